@@ -1,0 +1,115 @@
+"""What a loaded model says about itself: every figure is read from the object, not the name."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pilotfish.backends.llama.library import library_version, load_library
+
+if TYPE_CHECKING:
+    from pilotfish.backends.llama.loading import LoadedFile, LoadOptions
+
+_BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """Facts of one loaded model.
+
+    `vocabulary` counts real tokens, `padded_vocabulary` the rows of the head. `memory_bytes` is an
+    estimate: weights, the cache of all sequences, and the rows of logits.
+    """
+
+    path: Path
+    description: str
+    architecture: str
+    parameters: int
+    file_bytes: int
+    weight_bytes: int
+    vocabulary: int
+    padded_vocabulary: int
+    trained_context: int
+    context_size: int
+    threads: int
+    memory_bytes: int
+    library: str
+    metadata: Mapping[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts in the form of the JSON output."""
+        return {
+            "path": str(self.path),
+            "description": self.description,
+            "architecture": self.architecture,
+            "parameters": self.parameters,
+            "vocabulary": self.vocabulary,
+            "bytes": self.file_bytes,
+            "memory_bytes": self.memory_bytes,
+            "trained_context": self.trained_context,
+            "context_size": self.context_size,
+            "threads": self.threads,
+            "library": self.library,
+        }
+
+
+def read_text(function: Callable[..., int], *arguments: object) -> str:
+    """Return what a C function of the form f(..., buffer, size) -> length writes."""
+    size = 256
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        length = function(*arguments, buffer, size)
+        if length < size:
+            return buffer.value.decode("utf-8", "replace")
+        size = length + 1
+
+
+def read_metadata(model: Any) -> dict[str, str]:
+    """Return the file's scalar metadata as text, in the file's order."""
+    library = load_library()
+    key_at, value_at = (
+        library.llama_model_meta_key_by_index,
+        library.llama_model_meta_val_str_by_index,
+    )
+    count = library.llama_model_meta_count(model)
+    return {read_text(key_at, model, i): read_text(value_at, model, i) for i in range(count)}
+
+
+def cache_bytes_per_token(model: Any, metadata: Mapping[str, str], cache_type: str) -> int:
+    """Return the bytes of keys and values that one token adds over all layers (an estimate)."""
+    library = load_library()
+    prefix = f"{metadata.get('general.architecture', '')}.attention"
+    heads = max(1, library.llama_model_n_head(model))
+    default_width = library.llama_model_n_embd(model) // heads
+    widths = [
+        int(metadata.get(f"{prefix}.{name}_length", default_width)) for name in ("key", "value")
+    ]
+    values = library.llama_model_n_head_kv(model) * sum(widths) * library.llama_model_n_layer(model)
+    return int(values * _BYTES_PER_VALUE[cache_type])
+
+
+def read_facts(
+    loaded: LoadedFile, *, vocabulary: int, options: LoadOptions, context_bytes: int
+) -> ModelFacts:
+    """Return the facts of a loaded model; `context_bytes` is what its context takes."""
+    library, model = load_library(), loaded.model
+    weight_bytes = library.llama_model_size(model)
+    return ModelFacts(
+        path=loaded.path,
+        description=read_text(library.llama_model_desc, model),
+        architecture=loaded.metadata.get("general.architecture", "unknown"),
+        parameters=library.llama_model_n_params(model),
+        file_bytes=loaded.path.stat().st_size,
+        weight_bytes=weight_bytes,
+        vocabulary=vocabulary,
+        padded_vocabulary=loaded.padded_vocab_size,
+        trained_context=library.llama_model_n_ctx_train(model),
+        context_size=options.context_size,
+        threads=options.threads,
+        memory_bytes=weight_bytes + context_bytes,
+        library=library_version(),
+        metadata=loaded.metadata,
+    )

@@ -1,0 +1,343 @@
+"""LlamaModel: a GGUF model that scores several new tokens of several sequences in one pass."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from pilotfish.backends.llama.cache import LlamaCache
+from pilotfish.backends.llama.context import LlamaContext
+from pilotfish.backends.llama.evaluate import evaluate_alone, evaluate_together
+from pilotfish.backends.llama.facts import ModelFacts, read_facts
+from pilotfish.backends.llama.library import load_library
+from pilotfish.backends.llama.loading import (
+    LoadOptions,
+    context_bytes,
+    load_file,
+)
+from pilotfish.backends.llama.machine import default_threads
+from pilotfish.backends.llama.self_check_store import describe, load_report, save_report
+from pilotfish.backends.llama.slow_pass import SlowPassDetector
+from pilotfish.backends.llama.strict import DEFAULT_WIDTHS, WidthCheck, WidthReport, sample_text
+from pilotfish.backends.llama.tokenizer import LlamaTokenizer
+from pilotfish.errors import (
+    BackendError,
+    CacheNotTruncatable,
+    ConfigError,
+    StrictUnavailable,
+)
+from pilotfish.types import FloatArray, Segment
+
+_LOG = logging.getLogger("pilotfish")
+_SPARE_CELLS = 32
+_MAX_ROWS = 64
+
+
+class LlamaModel:
+    """A GGUF model on llama.cpp; satisfies `protocols.TargetModel`.
+
+    One thread at a time: a second one gets a BackendError. Use it as a context manager, or call
+    `close`. `notices` collects sentences for the user (each is logged once, too).
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        context_size: int | None = None,
+        max_sessions: int = 1,
+        threads: int | None = None,
+        batch_size: int = 512,
+        cache_type: str = "f16",
+        flash_attention: bool = False,
+        repack: bool = True,
+        strict: bool = False,
+        strict_widths: Sequence[int] = DEFAULT_WIDTHS,
+    ) -> None:
+        """Load the file and allocate the caches.
+
+        context_size     tokens one sequence may hold; None: as trained, at most 4096
+        max_sessions     sequences that may be open at once
+        threads          None: the physical cores given to this process
+        batch_size       tokens in one llama.cpp pass; longer calls take several
+        cache_type       f32, f16; q8_0 and q4_0 need flash_attention
+        repack           let llama.cpp lay weights out anew for its fastest kernels
+        strict           keep to pass widths that give the same bits (self-checked, cached)
+        strict_widths    the widths the self-check tries, each at most 32
+
+        Raises ModelFileError, ModelError, NotEnoughMemory, StrictUnavailable, ConfigError or
+        MissingExtra.
+        """
+        self.notices: list[str] = []
+        self._busy = threading.Lock()
+        self._widths: tuple[int, ...] = ()
+        self._report: WidthReport | None = None
+        options = LoadOptions(
+            context_size=_checked_size(context_size),
+            max_sessions=max_sessions,
+            threads=default_threads() if threads is None else threads,
+            batch_size=batch_size,
+            max_rows=_MAX_ROWS,
+            cache_type=cache_type,
+            flash_attention=flash_attention,
+            repack=repack,
+            spare_cells=_SPARE_CELLS,
+        )
+        loaded = load_file(Path(path), repack=repack)
+        try:
+            self._context = LlamaContext(loaded, options)
+        except BaseException:
+            loaded.close()
+            raise
+        options = self._context.options
+        library = load_library()
+        self._can_truncate = not (
+            library.llama_model_is_recurrent(loaded.model)
+            or library.llama_model_is_hybrid(loaded.model)
+        )
+        self._facts = read_facts(
+            loaded,
+            vocabulary=self._context.vocab_size,
+            options=options,
+            context_bytes=context_bytes(loaded, options),
+        )
+        self._tokenizer = LlamaTokenizer(loaded, vocab_size=self._context.vocab_size)
+        self._free_sequences = list(range(max_sessions))
+        self._slow_passes = SlowPassDetector(self._facts.weight_bytes, threads=options.threads)
+        if strict:
+            try:
+                self._report = self._check_widths(options, strict_widths)
+            except BaseException:
+                self.close()
+                raise
+            self._widths = self._report.strict_widths
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of real tokens: the length of every row."""
+        return self._context.vocab_size
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Return the number of rows of the head, padding included."""
+        return self._context.loaded.padded_vocab_size
+
+    @property
+    def context_size(self) -> int:
+        """Return the largest number of tokens one sequence may hold."""
+        return self._context.options.context_size
+
+    @property
+    def max_width(self) -> int:
+        """Return the largest number of rows one session may ask for in one pass."""
+        return self._widths[-1] if self._widths else self._context.options.batch_size
+
+    @property
+    def can_truncate(self) -> bool:
+        """Return whether caches can discard tokens; recurrent and hybrid models cannot."""
+        return self._can_truncate
+
+    @property
+    def exactness(self) -> dict[str, Any]:
+        """Return what is known about the rows' bits, in the form of the JSON output."""
+        if self._report is None:
+            return {
+                "level": "in distribution",
+                "checked_widths": [],
+                "strict_width": None,
+                "reason": "passes of different widths use different kernels; strict mode is off",
+            }
+        return {
+            "level": "bit-identical",
+            "checked_widths": list(self._widths),
+            "strict_width": self._widths[0],
+            "reason": self._report.reason,
+        }
+
+    @property
+    def width_report(self) -> WidthReport | None:
+        """Return what the strict self-check found, or None when strict mode is off."""
+        return self._report
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Return what the loaded object says about itself."""
+        return self._facts
+
+    @property
+    def tokenizer(self) -> LlamaTokenizer:
+        """Return the file's tokenizer."""
+        return self._tokenizer
+
+    def new_cache(self) -> LlamaCache:
+        """Return an empty cache; raises BackendError when all places are taken."""
+        with self._exclusive():
+            if not self._free_sequences:
+                places = self._context.options.max_sessions
+                raise BackendError(
+                    f"all {places} sequences of this model are in use",
+                    hint="close a cache, or load the model with a larger max_sessions",
+                )
+            # neighbours in id share passes, so the lowest free id keeps sequences together
+            return LlamaCache(self, heapq.heappop(self._free_sequences))
+
+    def forward(self, segments: Sequence[Segment]) -> list[FloatArray]:
+        """Evaluate the segments and return float32 logits [num_rows, vocab_size] for each.
+
+        The arrays are views that the next call overwrites and `close` frees; copy what you keep.
+        On BackendError every cache is as it was before the call.
+        """
+        with self._exclusive():
+            self._check(segments)
+            begun = [len(segment.cache) for segment in segments]
+            try:
+                return self._evaluate(segments)
+            except BackendError:
+                for segment, length in zip(segments, begun, strict=True):
+                    self._cut(cast(LlamaCache, segment.cache), length)
+                raise
+
+    def truncate(self, cache: LlamaCache, length: int) -> None:
+        """Cut `cache` to `length` tokens; callers use `cache.truncate`."""
+        with self._exclusive():
+            self._check_cache(cache)
+            if not 0 <= length <= len(cache):
+                raise BackendError(f"cannot cut a cache of {len(cache)} tokens to {length}")
+            self._cut(cache, length)
+
+    def release(self, cache: LlamaCache) -> None:
+        """Take back the place of `cache`; callers use `cache.close`."""
+        if not self._context.is_open:
+            return
+        with self._exclusive():
+            self._context.truncate(cache.sequence, 0)
+            heapq.heappush(self._free_sequences, cache.sequence)
+
+    def close(self) -> None:
+        """Free the model and its caches; closing twice does nothing."""
+        if self._context.is_open:
+            with self._exclusive():
+                self._tokenizer.close()
+                self._context.close()
+
+    def __enter__(self) -> LlamaModel:
+        """Return the model itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the model."""
+        self.close()
+
+    def _evaluate(self, segments: Sequence[Segment]) -> list[FloatArray]:
+        if self._widths:
+            return evaluate_alone(self._context, segments, self._widths)
+        rows = evaluate_together(self._context, segments)
+        if self._context.batch.num_tokens == 1:
+            self._notice_slow_pass()
+        return rows
+
+    def _check_widths(self, options: LoadOptions, widths: Sequence[int]) -> WidthReport:
+        name = self._facts.path.name
+        if not self._can_truncate:
+            raise StrictUnavailable(
+                f"{name} keeps recurrent state: padded passes cannot be rolled back",
+                hint="leave out --strict",
+            )
+        if not widths or not 1 <= min(widths) <= max(widths) <= min(_SPARE_CELLS, self.max_width):
+            raise ConfigError(f"strict widths must be from 1 to {_SPARE_CELLS}, got {list(widths)}")
+        description = describe(self._facts.path, options, widths)
+        report = load_report(description)
+        if report is None:
+            sample_ids = self._tokenizer.encode(sample_text(), parse_special=False)
+            has_neighbour = options.max_sessions > 1
+            report = WidthCheck(
+                self._context, sample_ids, has_neighbour=has_neighbour, widths=widths
+            ).run()
+            save_report(description, report)
+        if not report.strict_widths:
+            raise StrictUnavailable(
+                f"strict mode is not available for {name} here: {report.reason}",
+                hint="leave out --strict, or use another backend",
+            )
+        return report
+
+    def _notice_slow_pass(self) -> None:
+        notice = self._slow_passes.observe(self._context.pass_seconds)
+        if notice is not None:
+            self.notices.append(notice)
+            _LOG.warning(notice)
+
+    def _check(self, segments: Sequence[Segment]) -> None:
+        taken, size = set(), self.padded_vocab_size
+        for segment in segments:
+            cache, token_ids = segment.cache, segment.token_ids
+            self._check_cache(cache)
+            if not 0 <= segment.first_row <= len(token_ids):
+                raise BackendError(f"first_row {segment.first_row} is outside the segment")
+            if len(cache) + len(token_ids) > self.context_size:
+                raise BackendError(
+                    f"{len(cache)} + {len(token_ids)} tokens exceed the context of "
+                    f"{self.context_size}"
+                )
+            # llama.cpp ends the process, or reads past its tables, on an id it does not have
+            if len(token_ids) and not 0 <= min(token_ids) <= max(token_ids) < size:
+                raise BackendError(
+                    f"token ids must be from 0 to {size - 1}, got {min(token_ids)} to "
+                    f"{max(token_ids)}"
+                )
+            taken.add(id(cache))
+        if len(taken) < len(segments):
+            raise BackendError("one cache appears twice in a pass")
+
+    def _check_cache(self, cache: object) -> None:
+        if not isinstance(cache, LlamaCache) or not cache.belongs_to(self):
+            raise BackendError("the cache belongs to another model")
+        if not cache.is_open:
+            raise BackendError("the cache was closed")
+
+    def _cut(self, cache: LlamaCache, length: int) -> None:
+        if not self._context.truncate(cache.sequence, length):
+            raise CacheNotTruncatable(
+                f"{self._facts.path.name} keeps recurrent state and cannot discard tokens",
+                hint="run it with --drafter none",
+            )
+        cache.set_length(length)
+
+    def _exclusive(self) -> _Exclusive:
+        return _Exclusive(self._busy, self._context)
+
+
+def _checked_size(context_size: int | None) -> int:
+    if context_size is not None and context_size < 1:
+        raise ConfigError(f"context_size must be 1 or more, got {context_size}")
+    return context_size or 0
+
+
+class _Exclusive:
+    """Hold a model for one call; refuse, rather than wait, when another thread has it."""
+
+    __slots__ = ("_busy", "_context")
+
+    def __init__(self, busy: threading.Lock, context: LlamaContext) -> None:
+        self._busy = busy
+        self._context = context
+
+    def __enter__(self) -> None:
+        if not self._busy.acquire(blocking=False):
+            raise BackendError("the model is at work in another thread; use one thread at a time")
+        if not self._context.is_open:
+            self._busy.release()
+            raise BackendError("the model was closed")
+
+    def __exit__(self, *_: object) -> None:
+        self._busy.release()

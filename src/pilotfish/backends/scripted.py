@@ -1,0 +1,260 @@
+"""A deterministic model without weights: scripted logits, a fake clock, a record of every step.
+
+It is public: tests, docs and tools run on it in milliseconds. It fails loudly when an engine skips
+a position, repeats one without truncating first, or runs past the context.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pilotfish.errors import BackendError, CacheNotTruncatable
+from pilotfish.types import FloatArray, Segment
+
+LogitsFunction = Callable[[tuple[int, ...]], "Sequence[float] | FloatArray"]
+
+
+class FakeClock:
+    """A clock that moves only when told; call it to read the seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward."""
+        self.seconds += seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedCosts:
+    """What one pass costs on the fake clock, in seconds."""
+
+    step_seconds: float = 1.0
+    extra_row_seconds: float = 0.0
+    fixed_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class EvaluationLog:
+    """Everything a scripted model was asked, in order.
+
+    evaluations  (sequence, position, token id)      truncations  (sequence, new length)
+    widths       rows of each decode pass, by segment (prompt passes are not in it)
+    """
+
+    evaluations: list[tuple[int, int, int]] = field(default_factory=list)
+    truncations: list[tuple[int, int]] = field(default_factory=list)
+    widths: list[tuple[int, ...]] = field(default_factory=list)
+
+
+class ScriptedCache:
+    """The tokens one sequence has evaluated."""
+
+    def __init__(self, model: ScriptedModel, sequence: int) -> None:
+        self._model = model
+        self.sequence = sequence
+        self.tokens: list[int] = []
+        self.closed = False
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def truncate(self, length: int) -> None:
+        """Cut to `length` tokens; CacheNotTruncatable if the model was made so."""
+        if not 0 <= length <= len(self.tokens):
+            raise BackendError(f"cannot truncate {len(self.tokens)} tokens to {length}")
+        if length == len(self.tokens):
+            return
+        if not self._model.can_truncate:
+            raise CacheNotTruncatable("the scripted model was made without truncation")
+        self._model.log.truncations.append((self.sequence, length))
+        del self.tokens[length:]
+
+    def close(self) -> None:
+        """Give the place back."""
+        self.closed = True
+        self._model.open_caches.discard(self.sequence)
+
+
+class ScriptedModel:
+    """A `TargetModel` whose logits are a function of the prefix.
+
+    `logits` maps the tokens up to and including a position to the row [vocab_size] that follows
+    it. `fail_at` raises `BackendError` in that pass (counted from 1), once.
+    """
+
+    def __init__(
+        self,
+        logits: LogitsFunction,
+        *,
+        vocab_size: int,
+        context_size: int = 4096,
+        max_width: int = 512,
+        max_sessions: int = 64,
+        can_truncate: bool = True,
+        clock: FakeClock | None = None,
+        costs: ScriptedCosts | None = None,
+        fail_at: int | None = None,
+    ) -> None:
+        self._logits = logits
+        self._clock = clock
+        self._costs = costs or ScriptedCosts()
+        self._fail_at = fail_at
+        self._max_sessions = max_sessions
+        self._busy = threading.Lock()
+        self._num_passes = 0
+        self._num_caches = 0
+        self.vocab_size = vocab_size
+        self.context_size = context_size
+        self.max_width = max_width
+        self.can_truncate = can_truncate
+        self.open_caches: set[int] = set()
+        self.log = EvaluationLog()
+
+    def new_cache(self) -> ScriptedCache:
+        """Return an empty cache; BackendError when `max_sessions` are open."""
+        if len(self.open_caches) >= self._max_sessions:
+            raise BackendError(f"all {self._max_sessions} sequences are in use")
+        self._num_caches += 1
+        self.open_caches.add(self._num_caches)
+        return ScriptedCache(self, self._num_caches)
+
+    def forward(self, segments: Sequence[Segment]) -> list[FloatArray]:
+        """Evaluate the segments; BackendError if two threads call at once."""
+        if not self._busy.acquire(blocking=False):
+            raise BackendError("the scripted model was called by two threads at once")
+        try:
+            return self._forward(segments)
+        finally:
+            self._busy.release()
+
+    def _forward(self, segments: Sequence[Segment]) -> list[FloatArray]:
+        self._num_passes += 1
+        if self._num_passes == self._fail_at:
+            raise BackendError(f"the scripted model fails in pass {self._num_passes}, as told")
+        rows = [self._evaluate(segment) for segment in segments]
+        widths = tuple(segment.num_rows for segment in segments if segment.num_rows)
+        if widths:
+            self.log.widths.append(widths)
+        if self._clock is not None:
+            num_tokens = sum(len(segment.token_ids) for segment in segments)
+            costs = self._costs
+            self._clock.advance(
+                costs.step_seconds
+                + costs.extra_row_seconds * (num_tokens - 1)
+                + costs.fixed_seconds
+            )
+        return rows
+
+    def _evaluate(self, segment: Segment) -> FloatArray:
+        cache = segment.cache
+        assert isinstance(cache, ScriptedCache) and not cache.closed, "not an open cache of ours"
+        if segment.num_rows > self.max_width:
+            raise BackendError(f"{segment.num_rows} rows are more than {self.max_width}")
+        rows = np.empty((segment.num_rows, self.vocab_size), dtype=np.float32)
+        for index, token in enumerate(segment.token_ids):
+            position = len(cache.tokens)
+            if position >= self.context_size:
+                raise BackendError(f"position {position} is past the context of {self.context_size}")
+            if not 0 <= token < self.vocab_size:
+                raise BackendError(f"token {token} is not in the vocabulary of {self.vocab_size}")
+            cache.tokens.append(token)
+            self.log.evaluations.append((cache.sequence, position, token))
+            if index >= segment.first_row:
+                rows[index - segment.first_row] = self._logits(tuple(cache.tokens))
+        return rows
+
+
+def random_logits(vocab_size: int, *, seed: int = 0, scale: float = 2.0, memory: int = 3) -> LogitsFunction:
+    """Return logits that are a fixed random function of the last `memory` tokens."""
+
+    def logits(prefix: tuple[int, ...]) -> FloatArray:
+        recent = prefix[-memory:]
+        generator = np.random.default_rng([seed, len(recent), *recent])
+        return (scale * generator.standard_normal(vocab_size)).astype(np.float32)
+
+    return logits
+
+
+def table_logits(table: Mapping[int, Sequence[float]]) -> LogitsFunction:
+    """Return logits that depend on the last token only: log-probabilities from `table`."""
+    with np.errstate(divide="ignore"):
+        rows = {token: np.log(np.asarray(probs)) for token, probs in table.items()}
+    return lambda prefix: rows[prefix[-1]]
+
+
+def scripted_text(tokens: Sequence[int], *, vocab_size: int, prompt_length: int) -> LogitsFunction:
+    """Return logits whose greedy continuation after a prompt of `prompt_length` is `tokens`."""
+
+    def logits(prefix: tuple[int, ...]) -> FloatArray:
+        row = np.zeros(vocab_size, dtype=np.float32)
+        index = len(prefix) - prompt_length
+        row[tokens[index] if 0 <= index < len(tokens) else 0] = 10.0
+        return row
+
+    return logits
+
+
+class ScriptedTokenizer:
+    """A tokenizer over a list of byte strings: the longest match from the left.
+
+    Ids follow the list. `special` names entries that are control tokens: they are encoded only
+    when asked for, and have no bytes.
+    """
+
+    def __init__(
+        self,
+        pieces: Sequence[bytes],
+        *,
+        special: Sequence[int] = (),
+        end_ids: Sequence[int] = (),
+        bos_id: int | None = None,
+        add_bos: bool = False,
+        chat_template: str | None = None,
+    ) -> None:
+        self._pieces = list(pieces)
+        self._special = frozenset(special)
+        self.vocab_size = len(pieces)
+        self.end_ids = frozenset(end_ids)
+        self.bos_id = bos_id
+        self.add_bos = add_bos
+        self.chat_template = chat_template
+        self.bos_text = "" if bos_id is None else pieces[bos_id].decode()
+        self.eos_text = pieces[min(end_ids)].decode() if end_ids else ""
+        self.special_texts = tuple(pieces[i].decode() for i in sorted(self._special))
+        self.kind = "scripted"
+
+    def encode(self, text: str, *, parse_special: bool) -> list[int]:
+        """Return the ids of the text; BackendError if a byte has no token."""
+        data, ids = text.encode(), []
+        while data:
+            fitting = [
+                (len(piece), i)
+                for i, piece in enumerate(self._pieces)
+                if piece and data.startswith(piece) and (parse_special or i not in self._special)
+            ]
+            if not fitting:
+                raise BackendError(f"no token begins {data[:8]!r}")
+            length, token = max(fitting, key=lambda entry: (entry[0], -entry[1]))
+            ids.append(token)
+            data = data[length:]
+        return ids
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of a token; none for a control token."""
+        return b"" if token_id in self._special else self._pieces[token_id]
+
+    def token_text(self, token_id: int) -> str:
+        """Return the token as text for messages."""
+        return self._pieces[token_id].decode(errors="replace")
+
+    def is_control(self, token_id: int) -> bool:
+        """Return whether the token is a control token."""
+        return token_id in self._special

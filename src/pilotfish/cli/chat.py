@@ -1,0 +1,154 @@
+"""`pilotfish chat`: a conversation in the terminal, or one turn a line from a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from pilotfish.cli.console import (
+    end_line,
+    legend,
+    painting_wanted,
+    print_error,
+    print_json,
+    talk,
+    waiting,
+    write,
+)
+from pilotfish.cli.generate import decoded, loaded, possible_origins, print_stats, show_stream
+from pilotfish.cli.options import EngineOptions, OutputOptions, ReplyOptions, with_options
+from pilotfish.config import RequestOptions
+from pilotfish.errors import ConfigError, ContextLengthExceeded, PromptError
+from pilotfish.generation import Reply, TextEngine
+
+_HELP = """\
+/clear   forget the conversation
+/stats   figures of the last reply
+/help    this list
+/exit    end; so does Ctrl-D
+Ctrl-C stops a reply and keeps what there is of it."""
+
+
+@with_options
+def chat(*, engine: EngineOptions, reply: ReplyOptions, output: OutputOptions) -> None:
+    """Talk with the model; /help lists the commands of the conversation.
+
+    From a pipe, each line is one turn. With --json, the conversation is printed at its end.
+    """
+    if reply.raw:
+        raise ConfigError("--raw has no meaning in a chat", hint="use pilotfish generate --raw")
+    config = engine.engine_config()
+    options = reply.request_options()
+    with loaded(config) as text_engine:
+        conversation = Conversation(text_engine, options, output)
+        if sys.stdin.isatty():
+            talk().print("/help lists the commands, Ctrl-D ends.", style="dim")
+        if conversation.painting:
+            talk().print(legend(possible_origins(config)))
+        for line in typed_lines():
+            if not conversation.take(line):
+                break
+        if output.json:
+            print_json(conversation.to_dict())
+
+
+class Conversation:
+    """The turns so far. A turn that fails or is stopped before its first word leaves no trace."""
+
+    def __init__(self, engine: TextEngine, options: RequestOptions, output: OutputOptions) -> None:
+        self._engine = engine
+        self._options = options
+        self._output = output
+        self.painting = painting_wanted(output.color)
+        self.messages: list[dict[str, str]] = []
+        self.replies: list[Reply] = []
+
+    def take(self, line: str) -> bool:
+        """Act on one line; return False when the conversation is to end."""
+        command = line.strip()
+        if command == "/exit":
+            return False
+        if command == "/clear":
+            self.messages.clear()
+        elif command == "/stats":
+            self._print_stats()
+        elif command == "/help":
+            talk().print(_HELP)
+        elif command.startswith("/") and command[1:].isalpha():
+            print_error(f"unknown command: {command}", hint="/help lists the commands")
+        elif command:
+            self._turn(line)
+        return True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the conversation as plain JSON values."""
+        replies = [reply.to_dict() for reply in self.replies]
+        return {"messages": self.messages, "replies": replies}
+
+    def _turn(self, line: str) -> None:
+        self.messages.append({"role": "user", "content": line})
+        try:
+            reply = self._answer()
+        except PromptError as error:
+            self.messages.pop()
+            long = isinstance(error, ContextLengthExceeded)
+            print_error(str(error), hint="/clear begins anew" if long else error.hint)
+            return
+        if reply is None:
+            self.messages.pop()
+            return
+        self.messages.append({"role": "assistant", "content": reply.text})
+        self.replies.append(reply)
+        if self._output.verbose:
+            self._print_stats()
+
+    def _answer(self) -> Reply | None:
+        """Return the reply, or as much of it as there was when it was stopped."""
+        stream = None
+        with suppress(KeyboardInterrupt):
+            with waiting("reading"):
+                stream = self._engine.stream(self.messages, **self._options)
+            if self._output.json:
+                for _ in stream:
+                    pass
+            else:
+                show_stream(stream, self._engine, painting=self.painting)
+        if stream is None:
+            return None
+        stream.close()
+        reply = stream.reply
+        if not self._output.json and not sys.stdout.isatty() and not reply.text.endswith("\n"):
+            write("\n")
+        return reply if reply.text or reply.finish_reason != "cancelled" else None
+
+    def _print_stats(self) -> None:
+        if not self.replies:
+            talk().print("no reply yet")
+            return
+        print_stats(self.replies[-1], sampled=self._options.get("temperature", 0) > 0)
+        total = sum(reply.usage.completion_tokens for reply in self.replies)
+        talk().print(f"{len(self.replies)} replies, {total} tokens in all", style="dim")
+
+
+def typed_lines() -> Iterator[str]:
+    """Yield the lines of the user: with a prompt on a terminal, as they are from a pipe."""
+    if not sys.stdin.isatty():
+        for number, data in enumerate(sys.stdin.buffer, start=1):
+            try:
+                yield decoded(data, None).rstrip("\r\n")
+            except PromptError as error:
+                print_error(f"line {number} of {error}", hint=error.hint)
+        return
+    with suppress(ImportError):
+        import readline  # noqa: F401  gives input() editing and history
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            end_line("> ")
+            return
+        except KeyboardInterrupt:
+            end_line("> ")
+            talk().print("Ctrl-D or /exit ends the chat", style="dim")

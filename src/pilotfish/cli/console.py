@@ -1,0 +1,203 @@
+"""What the terminal shows: colours by origin, figures of a reply, two texts side by side.
+
+Data is written to stdout as it is; everything said about it goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from rich.color import ColorSystem
+from rich.console import Console, RenderableType
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from pilotfish.errors import BackendError
+from pilotfish.generation import Piece, Reply
+from pilotfish.text import Detokenizer
+
+# who proposed a token -> how it looks; the target's own tokens keep the terminal's colour
+ORIGIN_STYLES: Mapping[str, str] = {
+    "target": "",
+    "suffix": "green",
+    "ngram": "cyan",
+    "model": "magenta",
+}
+_OTHER_ORIGIN = "yellow"
+
+Span = tuple[str, str]
+"""Text and the origin of the token that completed it."""
+
+
+def talk() -> Console:
+    """Return the console for what is not data: stderr."""
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def print_error(message: str, *, hint: str = "") -> None:
+    """Print one line of error, and one of advice if there is any."""
+    console = talk()
+    for label, style, text in (("error: ", "bold red", message), ("hint: ", "bold", hint)):
+        if text:
+            line = Text.assemble((label, style), one_line(text))
+            console.print(line, soft_wrap=True)
+
+
+def print_notices(notices: Iterable[str]) -> None:
+    """Print what the user should know about the loaded models."""
+    for notice in notices:
+        talk().print(f"note: {one_line(notice)}", soft_wrap=True)
+
+
+def one_line(text: str) -> str:
+    """Return text without line breaks and control characters."""
+    joined = " ".join(text.split())
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in joined)
+
+
+def waiting(what: str) -> AbstractContextManager[object]:
+    """Show on a terminal that something takes a while; nothing elsewhere."""
+    console = talk()
+    return console.status(f"{what} ...") if console.is_terminal else nullcontext()
+
+
+def write(text: str) -> None:
+    """Write data to stdout at once, exactly as it is."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def end_line(text: str) -> None:
+    """On a terminal, go to a new line after `text`; a file gets the text alone."""
+    if sys.stdout.isatty() and not text.endswith("\n"):
+        write("\n")
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print one JSON document; BackendError if it holds a number that is none."""
+    try:
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2)
+    except ValueError as error:
+        raise BackendError(
+            f"the reply has no JSON form: {error}", hint="leave --logprobs out"
+        ) from error
+    write(text + "\n")
+
+
+def painting_wanted(color: bool) -> bool:
+    """Return whether `--color` is to be followed: NO_COLOR and a dumb terminal forbid it."""
+    return color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def origin_style(origin: str) -> str:
+    """Return the Rich style of an origin."""
+    return ORIGIN_STYLES.get(origin, _OTHER_ORIGIN)
+
+
+def painted(spans: Sequence[Span]) -> str:
+    """Return the text with escape sequences; without these it is the text exactly."""
+    return "".join(
+        Style.parse(origin_style(origin)).render(text, color_system=ColorSystem.STANDARD)
+        for text, origin in spans
+    )
+
+
+def legend(origins: Iterable[str] = ORIGIN_STYLES) -> Text:
+    """Return one line that names the colours."""
+    names = [(origin, origin_style(origin)) for origin in origins]
+    return Text.assemble("tokens by: ", *[part for name in names for part in (name, "  ")][:-1])
+
+
+class OriginSpans:
+    """Tells which token each character of a stream came from.
+
+    The text of a piece can lag behind its tokens, and several tokens can share one character,
+    which then counts for the last of them.
+    """
+
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+        self._token_bytes = token_bytes
+        self._detokenizer = Detokenizer()
+        self._origins: deque[str] = deque()  # one for each character not shown yet
+
+    def split(self, piece: Piece) -> list[Span]:
+        """Return the text of the piece in parts of one origin; joined they are the text."""
+        for token in piece.tokens:
+            text = self._detokenizer.feed(self._token_bytes(token.token_id))
+            self._origins.extend([token.origin] * len(text))
+        spans: list[Span] = []
+        for char in piece.text:
+            origin = self._origins.popleft() if self._origins else "target"
+            if spans and spans[-1][1] == origin:
+                spans[-1] = (spans[-1][0] + char, origin)
+            else:
+                spans.append((char, origin))
+        return spans
+
+
+def stats_lines(reply: Reply, *, sampled: bool) -> list[str]:
+    """Return the figures of a reply in two short lines."""
+    stats = reply.stats
+    first = [f"{stats.emitted} tokens in {stats.decode_seconds:.1f} s"]
+    if stats.tokens_per_second is not None:
+        first.append(f"{stats.tokens_per_second:.1f} tokens/s")
+    if stats.tokens_per_round is not None:
+        first.append(f"{stats.tokens_per_round:.2f} tokens per round")
+    second = [f"drafts accepted: {drafts_by_source(reply)}"]
+    if sampled:
+        second.append(f"seed {reply.seed}")
+    if level := reply.exactness.get("level"):
+        second.append(f"exactness: {level}")
+    return [", ".join(first), "; ".join(second)]
+
+
+def drafts_by_source(reply: Reply) -> str:
+    """Return accepted and drafted tokens by drafter, as in "suffix 55 of 88"."""
+    by_drafter = reply.stats.by_drafter.items()
+    parts = [f"{name} {one.accepted} of {one.drafted}" for name, one in by_drafter]
+    return ", ".join(parts) or "none made"
+
+
+class SideBySide:
+    """Two texts in two columns, each with a title, painted by origin."""
+
+    def __init__(self, left: str, right: str) -> None:
+        self._titles = (left, right)
+        self._texts = (Text(), Text())
+
+    def add(self, column: int, spans: Sequence[Span]) -> None:
+        """Append spans to column 0 or 1."""
+        for text, origin in spans:
+            self._texts[column].append(text, style=origin_style(origin))
+
+    def table(self, console: Console, *, num_lines: int | None = None) -> RenderableType:
+        """Return both columns in full, or the last `num_lines` lines of each."""
+        width = (console.width - 3) // 2
+        grid = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+        for title in self._titles:
+            grid.add_column(title, width=width, no_wrap=True)
+        columns: list[list[Text]] = []
+        for text in self._texts:
+            lines = list(text.wrap(console, width, tab_size=4)) if text.plain else []
+            columns.append(lines[-num_lines:] if num_lines else lines)
+        for row in range(max(map(len, columns))):
+            grid.add_row(*[lines[row] if row < len(lines) else Text() for lines in columns])
+        return grid
+
+
+def figures_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a small table whose first column names what the others count."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    table.add_column("")
+    for title in columns:
+        table.add_column(title, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table

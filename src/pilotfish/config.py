@@ -1,0 +1,190 @@
+"""Configuration: frozen values with strict readers. An option nobody knows is an error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
+
+from pilotfish.errors import ConfigError
+from pilotfish.types import SamplingSettings, require, require_number
+
+DRAFTERS = ("auto", "none", "suffix", "ngram", "model")
+VERIFY_RULES = ("match", "token")
+BACKENDS = ("auto", "llama")
+CACHE_TYPES = ("f16", "f32", "q8_0")
+DEFAULT_MAX_TOKENS = 512
+
+T = TypeVar("T")
+
+
+def _strict(kind: type[T], raw: Mapping[str, Any], what: str) -> T:
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for name in raw:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+            raise ConfigError(f"unknown {what} option: {name}", hint=hint)
+    return kind(**raw)
+
+
+def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
+    require(value in allowed, name, value, "one of " + ", ".join(allowed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """One model: where it is and how it runs. Target and draft may differ in everything here.
+
+    `context_size` and `batch_size` are in tokens; None for `context_size` is the backend's
+    default, for `threads` the physical cores given to this process.
+    """
+
+    reference: str
+    backend: str = "auto"
+    context_size: int | None = None
+    threads: int | None = None
+    batch_size: int = 512
+    cache_type: str = "f16"
+
+    def __post_init__(self) -> None:
+        require(bool(self.reference), "model reference", self.reference, "a name, path or hub id")
+        _one_of("backend", self.backend, BACKENDS)
+        _one_of("cache_type", self.cache_type, CACHE_TYPES)
+        for name in ("context_size", "threads", "batch_size"):
+            value = getattr(self, name)
+            if value is not None:
+                require_number(name, value, "a whole number above 0", whole=True)
+                require(value > 0, name, value, "a whole number above 0")
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any] | str) -> ModelConfig:
+        """Return the config from a mapping, or from a bare reference."""
+        return _strict(cls, {"reference": raw} if isinstance(raw, str) else raw, "model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationConfig:
+    """How drafting is done. `num_speculative_tokens` None leaves the number to the drafter's
+    default, 0 turns drafting off."""
+
+    drafter: str = "auto"
+    num_speculative_tokens: int | None = None
+    verify: str = "match"
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        _one_of("drafter", self.drafter, DRAFTERS)
+        _one_of("verify", self.verify, VERIFY_RULES)
+        number = self.num_speculative_tokens
+        if number is not None:
+            wanted = "a whole number, 0 (off) or more"
+            require_number("num_speculative_tokens", number, wanted, whole=True)
+            require(number >= 0, "num_speculative_tokens", number, wanted)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> SpeculationConfig:
+        """Return the config from a mapping; ConfigError names an unknown key."""
+        return _strict(cls, raw, "speculation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything `build.engine` needs."""
+
+    target: ModelConfig
+    draft: ModelConfig | None = None
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
+    max_sessions: int = 1
+
+    def __post_init__(self) -> None:
+        require_number("max_sessions", self.max_sessions, "a whole number above 0", whole=True)
+        require(self.max_sessions > 0, "max_sessions", self.max_sessions, "above 0")
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> EngineConfig:
+        """Return the config from nested mappings, as a TOML file gives them."""
+        values = dict(raw)
+        if "target" not in values:
+            raise ConfigError("the configuration names no target model", hint="set target = ...")
+        values["target"] = ModelConfig.from_dict(values["target"])
+        if values.get("draft") is not None:
+            values["draft"] = ModelConfig.from_dict(values["draft"])
+        if "speculation" in values:
+            values["speculation"] = SpeculationConfig.from_dict(values["speculation"])
+        return _strict(cls, values, "engine")
+
+    @classmethod
+    def from_toml(cls, path: Path) -> EngineConfig:
+        """Return the config from a TOML file; ConfigError names the file if it cannot be read."""
+        try:
+            import tomllib
+        except ModuleNotFoundError:  # Python 3.10
+            import tomli as tomllib
+        try:
+            raw = tomllib.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot read {path}: {error}") from error
+        return cls.from_dict(raw)
+
+
+class RequestOptions(TypedDict, total=False):
+    """The keyword options of `generate` and `stream`; see `Request` and `SamplingSettings`."""
+
+    max_tokens: int | None
+    seed: int | None
+    stop: str | Sequence[str]
+    system: str | None
+    raw: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    banned_tokens: tuple[int, ...]
+    min_tokens: int
+    logprobs: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request, checked: everything but the prompt.
+
+    `max_tokens` None is as many as the context holds; `seed` None draws one; `raw` uses the
+    prompt as it is, without a chat template.
+    """
+
+    max_tokens: int | None = DEFAULT_MAX_TOKENS
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    system: str | None = None
+    raw: bool = False
+    settings: SamplingSettings = field(default_factory=SamplingSettings)
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None:
+            wanted = "a whole number above 0"
+            require_number("max_tokens", self.max_tokens, wanted, whole=True)
+            require(self.max_tokens > 0, "max_tokens", self.max_tokens, wanted)
+        if self.seed is not None:
+            require_number("seed", self.seed, "a whole number", whole=True)
+        for text in self.stop:
+            require(isinstance(text, str) and bool(text), "stop", text, "non-empty text")
+        if self.raw and self.system is not None:
+            raise ConfigError("system and raw exclude each other: a raw prompt has no roles")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Request:
+        """Return the request from keyword options; ConfigError names an unknown one."""
+        own = {f.name for f in fields(cls)} - {"settings"}
+        values = {name: options[name] for name in options if name in own}
+        if isinstance(values.get("stop"), str):
+            values["stop"] = (values["stop"],)
+        values["stop"] = tuple(values.get("stop") or ())
+        sampling = {name: options[name] for name in options if name not in own}
+        return cls(**values, settings=_strict(SamplingSettings, sampling, "request"))

@@ -1,0 +1,152 @@
+"""Drafts from a smaller language model, with its own cache for each request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pilotfish.errors import BackendError
+from pilotfish.protocols import Cache, TargetModel
+from pilotfish.sampling import Sampler, Stream, as_history, draw, greedy_choice
+from pilotfish.types import Distribution, FloatArray, IdArray, Proposal, Segment, SessionView
+
+_CATCH_UP_CHUNK_TOKENS = 256
+
+
+@dataclass(slots=True)
+class _Request:
+    """What the draft model has read of one request: `read` mirrors the cache, token by token."""
+
+    cache: Cache
+    read: list[int] = field(default_factory=list)
+    num_settled: int = 0
+
+    def unread(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Cut the cache to what it shares with `tokens`, leaving at least the last one to read,
+        and return the tokens that are missing."""
+        # what was in `tokens` the last time cannot have changed: only drafts are ever rejected
+        common = min(self.num_settled, len(self.read))
+        limit = min(len(self.read), len(tokens) - 1)
+        while common < limit and self.read[common] == tokens[common]:
+            common += 1
+        common = min(common, limit)
+        self.num_settled = len(tokens)
+        self.cache.truncate(common)
+        del self.read[common:]
+        return tokens[common:]
+
+
+@dataclass(slots=True)
+class _Draft:
+    """One session's proposal while it grows."""
+
+    view: SessionView
+    request: _Request
+    budget: int
+    sampler: Sampler
+    unread: Sequence[int]
+    token_ids: list[int] = field(default_factory=list)
+    laws: list[Distribution] = field(default_factory=list)
+    survival: float = 1.0
+
+    @property
+    def proposal(self) -> Proposal:
+        laws = tuple(self.laws) if self.view.needs_laws else None
+        return Proposal(tuple(self.token_ids), "model", laws)
+
+
+class ModelDrafter:
+    """Proposes what a draft model would say next, token by token.
+
+    Under the match rule the draft is chosen with the request's own settings and noise, so that
+    draft and target agree as often as their laws allow. Under the token rule each token is drawn
+    from its law with a stream of its own, and the law is handed on. Drafting stops *before* a
+    token is drawn when the product of the largest probabilities so far falls below
+    `min_survival`: a function of the prefix alone, so no drawn token is ever dropped.
+    """
+
+    def __init__(
+        self,
+        model: TargetModel,
+        *,
+        vocab_size: int,
+        max_draft_tokens: int | None = None,
+        min_survival: float = 0.2,
+    ) -> None:
+        self._model = model
+        self._max_draft_tokens = max_draft_tokens
+        self._vocab_size = min(vocab_size, model.vocab_size)
+        self._min_survival = min_survival
+        self._requests: dict[int, _Request] = {}
+
+    def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
+        """Return one proposal per view; sessions draft together, one token a pass."""
+        drafts = [self._begin(view, b) for view, b in zip(views, budgets, strict=True)]
+        active = [draft for draft in drafts if draft is not None]
+        while active:
+            rows = self._read([(draft.request, draft.unread) for draft in active])
+            active = [d for d, row in zip(active, rows, strict=True) if self._extend(d, row)]
+        return [Proposal.empty() if draft is None else draft.proposal for draft in drafts]
+
+    def forget(self, request_id: int) -> None:
+        """Close the request's cache."""
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            request.cache.close()
+
+    def _begin(self, view: SessionView, budget: int) -> _Draft | None:
+        # drafting k tokens evaluates positions up to len(tokens) + k - 2 of the draft's context
+        budget = min(budget, self._model.context_size + 1 - len(view.tokens))
+        if self._max_draft_tokens is not None:
+            budget = min(budget, self._max_draft_tokens)
+        if budget <= 0:
+            return None
+        request = self._requests.get(view.request_id)
+        if request is None:
+            request = self._requests[view.request_id] = _Request(self._model.new_cache())
+        sampler = Sampler(view.settings, view.seed, view.num_prompt_tokens, view.end_ids)
+        return _Draft(view, request, budget, sampler, request.unread(view.tokens))
+
+    def _read(self, requests: Sequence[tuple[_Request, Sequence[int]]]) -> list[FloatArray]:
+        """Evaluate the unread tokens of each request and return its last row [vocab]."""
+        segments = []
+        for request, unread in requests:
+            while len(unread) > _CATCH_UP_CHUNK_TOKENS:
+                chunk, unread = unread[:_CATCH_UP_CHUNK_TOKENS], unread[_CATCH_UP_CHUNK_TOKENS:]
+                self._model.forward([Segment(request.cache, chunk, first_row=len(chunk))])
+                request.read.extend(chunk)
+            segments.append(Segment(request.cache, unread, first_row=len(unread) - 1))
+        rows = self._model.forward(segments)
+        for (request, _), segment in zip(requests, segments, strict=True):
+            request.read.extend(segment.token_ids)
+        return [row[0, : self._vocab_size] for row in rows]
+
+    def _extend(self, draft: _Draft, row: FloatArray) -> bool:
+        """Draw the next token from the row if it is worth it; return whether to go on."""
+        view = draft.view
+        history = as_history(view.tokens, draft.token_ids)
+        try:
+            draft.survival *= largest_probability(row)
+            if draft.survival < self._min_survival:
+                return False
+            token = self._choose(draft, row, history)
+        except BackendError:  # a broken row ends this round's draft, not the request
+            return False
+        draft.token_ids.append(token)
+        draft.unread = [token]
+        return len(draft.token_ids) < draft.budget and token not in view.end_ids
+
+    def _choose(self, draft: _Draft, row: FloatArray, history: IdArray) -> int:
+        if not draft.view.needs_laws:
+            return draft.sampler.choose(row, history)
+        law = draft.sampler.law(row, history)
+        draft.laws.append(law)
+        return draw(law, draft.sampler.key(len(history), Stream.DRAFT, draft.view.round_index))
+
+
+def largest_probability(row: FloatArray) -> float:
+    """Return the largest softmax probability of a raw row [vocab]; BackendError on NaN."""
+    largest = row[greedy_choice(row)]
+    return 1.0 / float(np.exp(row - largest).sum(dtype=np.float64))

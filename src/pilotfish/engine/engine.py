@@ -1,0 +1,155 @@
+"""The engine: starts sessions, reads their prompts, runs rounds, ends them. Token ids only."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from pilotfish.engine.round import Clock, run_round
+from pilotfish.engine.session import Session, never_stops
+from pilotfish.errors import ContextLengthExceeded, PromptError
+from pilotfish.protocols import Controller, Drafter, TargetModel
+from pilotfish.types import EmittedToken, RoundRecord, SamplingSettings, Segment
+
+# Prompts are cut at multiples of this from position 0, so the cut depends on the prompt alone:
+# another cut can give other bits on backends whose kernels change with the width.
+PROMPT_CHUNK_TOKENS = 256
+# seeds stay below 2**53 so that they survive JSON readers that know only doubles
+SEED_BITS = 53
+
+
+class Engine:
+    """Runs requests on a target model with a drafter and a controller.
+
+    Rounds are taken under a lock, so several threads may drive their own sessions.
+    """
+
+    def __init__(
+        self,
+        *,
+        target: TargetModel,
+        drafter: Drafter,
+        controller: Controller,
+        verify_rule: str = "match",
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.controller = controller
+        self._verify_rule = verify_rule
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._request_ids = itertools.count(1)
+
+    def start(
+        self,
+        prompt: Sequence[int],
+        *,
+        settings: SamplingSettings | None = None,
+        max_tokens: int | None = None,
+        seed: int | None = None,
+        end_ids: frozenset[int] = frozenset(),
+        completes_stop: Callable[[int], bool] = never_stops,
+    ) -> Session:
+        """Return a session whose prompt is read, all but its last token, which is pending.
+
+        A prompt may fill the context exactly; it then gets one token. `max_tokens` None is as
+        many as the context holds. Raises PromptError, ContextLengthExceeded or BackendError.
+        """
+        room = self.target.context_size + 1 - len(prompt)
+        self._check_prompt(prompt, room)
+        with self._lock:
+            session = Session(
+                next(self._request_ids),
+                prompt,
+                self.target.new_cache(),
+                settings=settings or SamplingSettings(),
+                seed=secrets.randbits(SEED_BITS) if seed is None else seed,
+                end_ids=end_ids,
+                num_tokens_left=room if max_tokens is None else min(max_tokens, room),
+                completes_stop=completes_stop,
+                verify_rule=self._verify_rule,
+            )
+        try:
+            self._read_prompt(session)
+        except BaseException:
+            self.finish(session)
+            raise
+        return session
+
+    def _check_prompt(self, prompt: Sequence[int], room: int) -> None:
+        if not prompt:
+            raise PromptError("the prompt is empty", hint="give at least one token")
+        if room < 1:
+            raise ContextLengthExceeded(
+                f"the prompt has {len(prompt)} tokens and the context holds "
+                f"{self.target.context_size}",
+                hint="shorten the prompt or raise --ctx",
+            )
+        wrong = next((t for t in prompt if not 0 <= t < self.target.vocab_size), None)
+        if wrong is not None:
+            raise PromptError(f"token id {wrong} is outside the vocabulary of {self.target.vocab_size}")
+
+    def _read_prompt(self, session: Session) -> None:
+        start = self._clock()
+        unread = session.tokens[:-1]
+        for first in range(0, len(unread), PROMPT_CHUNK_TOKENS):
+            chunk = unread[first : first + PROMPT_CHUNK_TOKENS]
+            # the lock is taken chunk by chunk: running sessions go on between two chunks
+            with self._lock:
+                self.target.forward([Segment(session.cache, chunk, first_row=len(chunk))])
+        session.prefill_seconds = self._clock() - start
+
+    def step(self, sessions: Sequence[Session]) -> list[RoundRecord]:
+        """Advance the sessions that are not done by one round; return the records."""
+        with self._lock:
+            running = [session for session in sessions if not session.done]
+            if not running:
+                return []
+            return run_round(
+                running,
+                target=self.target,
+                drafter=self.drafter,
+                controller=self.controller,
+                clock=self._clock,
+            )
+
+    def run(self, session: Session) -> Iterator[list[EmittedToken]]:
+        """Yield what each round emits until the session is done; raises its error if it failed.
+
+        The session is finished when the iterator ends, is closed, or raises.
+        """
+        try:
+            while not session.done:
+                before = len(session.emitted)
+                self.step([session])
+                if len(session.emitted) > before:
+                    yield session.emitted[before:]
+        finally:
+            self.finish(session)
+        if session.error is not None:
+            raise session.error
+
+    def run_together(self, sessions: Sequence[Session]) -> None:
+        """Advance all sessions together until every one is done, then finish them."""
+        try:
+            while not all(session.done for session in sessions):
+                self.step(sessions)
+        finally:
+            for session in sessions:
+                self.finish(session)
+
+    def finish(self, session: Session) -> None:
+        """Give back what the session holds; a running session is cancelled. Safe to repeat."""
+        with self._lock:
+            session.cancel()
+            session.cache.close()
+            try:
+                self.drafter.forget(session.request_id)
+            except Exception as error:  # as in a round: a drafter never costs the reply
+                session.drafting_error = error
+
+

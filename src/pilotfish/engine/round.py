@@ -1,0 +1,116 @@
+"""One draft-and-verify round for a list of sessions: plan, draft, score, verify, commit, record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pilotfish.engine.session import Session, checked_rows
+from pilotfish.errors import PilotfishError
+from pilotfish.protocols import Controller, Drafter, TargetModel
+from pilotfish.types import EmittedToken, FloatArray, Proposal, RoundRecord, SessionView
+
+Clock = Callable[[], float]
+
+
+def run_round(
+    sessions: Sequence[Session],
+    *,
+    target: TargetModel,
+    drafter: Drafter,
+    controller: Controller,
+    clock: Clock,
+) -> list[RoundRecord]:
+    """Advance every session by one round and return one record each.
+
+    A session that fails alone (a broken row, say) ends with its error and has no record; a pass
+    that fails ends all sessions of the pass.
+    """
+    start = clock()
+    # 1. plan: how many tokens is each session worth drafting? 0 means plain decoding
+    views = [session.view() for session in sessions]
+    budgets = [
+        min(budget, room_for_drafts(session, target))
+        for session, budget in zip(sessions, controller.draft_budgets(views), strict=True)
+    ]
+    # 2. draft
+    draft_start = clock()
+    proposals = propose(sessions, views, budgets, drafter)
+    draft_seconds = clock() - draft_start
+    # 3. score: one target pass over each session's pending token and its proposal
+    segments = [session.segment(p) for session, p in zip(sessions, proposals, strict=True)]
+    target_start = clock()
+    try:
+        scores = target.forward(segments)
+    except PilotfishError as error:
+        for session in sessions:
+            session.fail(error)
+        return []
+    target_seconds = clock() - target_start
+    # 4. and 5. verify: pure arithmetic, row by row; commit: the only change to a session
+    emitted = [
+        verify_and_commit(session, checked_rows(rows, num_rows=s.num_rows, vocab_size=target.vocab_size), p)
+        for session, rows, s, p in zip(sessions, scores, segments, proposals, strict=True)
+    ]
+    # 6. record
+    records = []
+    for session, proposal, tokens in zip(sessions, proposals, emitted, strict=True):
+        if not tokens:
+            continue
+        record = RoundRecord(
+            request_id=session.request_id,
+            source=proposal.source if proposal.token_ids else "none",
+            num_drafted=len(proposal.token_ids),
+            num_accepted=sum(token.origin != "target" for token in tokens),
+            num_emitted=len(tokens),
+            num_sessions=len(sessions),
+            draft_seconds=draft_seconds,
+            target_seconds=target_seconds,
+            round_seconds=clock() - start,
+        )
+        session.records.append(record)
+        records.append(record)
+    controller.observe(records)
+    return records
+
+
+def room_for_drafts(session: Session, target: TargetModel) -> int:
+    """Return how many tokens may be drafted: the round's last token needs no draft, and a pass
+    has only so many rows. The context is part of `num_tokens_left`."""
+    if session.drafting_error is not None:
+        return 0
+    return max(0, min(session.num_tokens_left - 1, target.max_width - 1))
+
+
+def propose(
+    sessions: Sequence[Session],
+    views: Sequence[SessionView],
+    budgets: Sequence[int],
+    drafter: Drafter,
+) -> list[Proposal]:
+    """Return a proposal for each session; a drafter that fails costs drafts, never the reply."""
+    if not any(budgets):
+        return [Proposal.empty()] * len(sessions)
+    try:
+        proposals = drafter.propose(views, budgets)
+    except Exception as error:  # a drafter is optional: whatever it raises, decoding goes on
+        if len(sessions) == 1:
+            sessions[0].drafting_error = error
+            return [Proposal.empty()]
+        # ask one by one, so that only the session it fails for loses its drafts
+        return [
+            propose([session], [view], [budget], drafter)[0]
+            for session, view, budget in zip(sessions, views, budgets, strict=True)
+        ]
+    return [p.truncated(b) for p, b in zip(proposals, budgets, strict=True)]
+
+
+def verify_and_commit(
+    session: Session, rows: FloatArray, proposal: Proposal
+) -> list[EmittedToken]:
+    """Return the tokens this round emits for one session; none if the session failed."""
+    try:
+        verdict = session.verify(rows, proposal)
+        return session.commit(rows, proposal, verdict)
+    except PilotfishError as error:
+        session.fail(error)
+        return []

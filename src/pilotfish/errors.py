@@ -1,0 +1,92 @@
+"""The errors pilotfish raises.
+
+PilotfishError
+├── ConfigError              an option or setting is unknown or out of range
+│   └── PromptError          a prompt cannot be used (empty, too long, not text)
+│       └── ContextLengthExceeded
+├── ModelError               something about a model
+│   ├── UnknownModel         a reference names nothing we can find
+│   ├── ModelFileError       a file is cut, false, incomplete or unreadable
+│   ├── DownloadError        no source could deliver the file, or its checksum is wrong
+│   ├── CacheNotTruncatable  the model keeps state that cannot discard rejected tokens
+│   ├── VocabularyMismatch   draft and target do not share their tokens
+│   └── NotEnoughMemory      the model does not fit
+├── BackendError             a backend failed while running
+├── StrictUnavailable        strict mode was asked for and the self-check failed
+└── MissingExtra             an optional library is not installed
+
+Every error has a one-line message and, where there is something to do about it, a `hint`.
+`assert` is for our own bugs only.
+"""
+
+from __future__ import annotations
+
+
+class PilotfishError(Exception):
+    """The root of all errors of this package; `hint` says what to do about it, or is empty."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class ConfigError(PilotfishError):
+    """An option or setting is unknown or out of range."""
+
+
+class PromptError(ConfigError):
+    """A prompt cannot be used."""
+
+
+class ContextLengthExceeded(PromptError):
+    """A prompt does not fit the context; the message gives both numbers."""
+
+
+class ModelError(PilotfishError):
+    """Something about a model."""
+
+
+class UnknownModel(ModelError):
+    """A model reference names nothing we can find."""
+
+
+class ModelFileError(ModelError):
+    """A model file is cut, false, incomplete or unreadable."""
+
+
+class DownloadError(ModelError):
+    """No source could deliver a file, or what it delivered is not the file."""
+
+
+class CacheNotTruncatable(ModelError):
+    """The model keeps state that cannot discard rejected tokens."""
+
+
+class VocabularyMismatch(ModelError):
+    """Draft and target do not share their tokens."""
+
+
+class NotEnoughMemory(ModelError):
+    """A model does not fit into the free memory."""
+
+
+class BackendError(PilotfishError):
+    """A backend failed while running."""
+
+    exit_code = 1
+
+
+class StrictUnavailable(PilotfishError):
+    """Strict mode was asked for and the width self-check failed."""
+
+
+class MissingExtra(PilotfishError):
+    """An optional library is not installed."""
+
+    def __init__(self, extra: str, *, needed_for: str) -> None:
+        super().__init__(
+            f"{needed_for} needs the optional dependency '{extra}'",
+            hint=f"pip install 'pilotfish[{extra}]'",
+        )

@@ -1,0 +1,255 @@
+"""From text to text: prompts, replies and streams on top of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pilotfish.accounting.metrics import ReplyStats, reply_stats
+from pilotfish.config import Request, RequestOptions
+from pilotfish.engine.engine import Engine
+from pilotfish.engine.session import Session
+from pilotfish.errors import PromptError
+from pilotfish.text import ReplyText, Tokenizer, chat_prompt_ids, raw_prompt_ids
+from pilotfish.types import EmittedToken, StopReason
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Prompt = str | Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request; the end token of a reply counts, as it was generated."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        """Return the sum of both."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one round adds to a stream: text that is safe to show, and the round's tokens.
+
+    Text can lag behind the tokens: half a character or the beginning of a stop string is held.
+    """
+
+    text: str
+    tokens: tuple[EmittedToken, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A finished reply."""
+
+    text: str
+    tokens: tuple[EmittedToken, ...]
+    finish_reason: str
+    seed: int
+    usage: Usage
+    stats: ReplyStats
+    exactness: Mapping[str, Any]
+    models: Mapping[str, Any]
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Return the ids of the reply, the end token included."""
+        return [token.token_id for token in self.tokens]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the reply as plain JSON values, as `pilotfish generate --json` prints it."""
+        usage = self.usage
+        result: dict[str, Any] = {
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "finish_reason": self.finish_reason,
+            "seed": self.seed,
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "total_tokens": usage.total_tokens,
+            },
+            "stats": self.stats.to_dict(),
+            "exactness": dict(self.exactness),
+            "models": dict(self.models),
+        }
+        if any(token.logprobs for token in self.tokens):
+            result["logprobs"] = [logprobs_dict(token) for token in self.tokens]
+        return result
+
+
+def logprobs_dict(token: EmittedToken) -> dict[str, Any]:
+    """Return a token's log-probabilities as plain JSON values."""
+    assert token.logprobs is not None
+    top = [{"token_id": i, "logprob": value} for i, value in token.logprobs.top]
+    return {"token_id": token.token_id, "logprob": token.logprobs.logprob, "top": top}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the loaded parts say of themselves, for replies."""
+
+    exactness: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, Any] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+    speculation_on: bool = False
+    speculation_reason: str = ""
+
+
+class ReplyStream:
+    """An iterator over the pieces of one reply; `reply` is there when it has ended.
+
+    Closing it early cancels the request; the reply then ends with what was emitted.
+    """
+
+    def __init__(self, owner: TextEngine, session: Session, text: ReplyText) -> None:
+        self._owner = owner
+        self._session = session
+        self._text = text
+        self._pieces = self._iterate()
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self._pieces
+
+    def __next__(self) -> Piece:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """Stop generating now."""
+        self._pieces.close()
+        self._owner.engine.finish(self._session)
+
+    @property
+    def reply(self) -> Reply:
+        """Return the finished reply; it must have ended or been closed."""
+        assert self._session.done, "the stream has not ended"
+        self._text.finish()
+        return self._owner.make_reply(self._session, self._text)
+
+    def _iterate(self) -> Iterator[Piece]:
+        rounds = self._owner.engine.run(self._session)
+        try:
+            for tokens in rounds:
+                text = self._text.take()
+                if self._session.done:
+                    text += self._text.finish()
+                yield Piece(text, tuple(tokens))
+        finally:
+            rounds.close()
+
+
+class TextEngine:
+    """A target model with its drafter, ready to answer: what `pilotfish.load` returns.
+
+    Several threads may generate at once, up to the number of sessions it was loaded with. Use it
+    as a context manager, or `close()` it, to free the models.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        *,
+        facts: Facts | None = None,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.facts = facts or Facts()
+        self._close = close
+
+    def __enter__(self) -> TextEngine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the models; safe to repeat."""
+        self._close()
+
+    def prompt_ids(self, prompt: Prompt, request: Request) -> list[int]:
+        """Return the token ids of a prompt: chat messages, a user's text, or raw text."""
+        if request.raw:
+            if not isinstance(prompt, str):
+                raise PromptError("a raw prompt must be text", hint="leave --raw out for messages")
+            return raw_prompt_ids(prompt, self.tokenizer)
+        messages = (
+            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        )
+        if request.system is not None:
+            messages = [{"role": "system", "content": request.system}, *messages]
+        return chat_prompt_ids(messages, tokenizer=self.tokenizer)
+
+    def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Reply:
+        """Return the reply to one prompt; `options` are those of `Request` and
+        `SamplingSettings`. Raises PromptError, ConfigError or BackendError."""
+        stream = self.stream(prompt, **options)
+        for _ in stream:
+            pass
+        return stream.reply
+
+    def stream(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> ReplyStream:
+        """Return an iterator over the pieces of the reply, one a round."""
+        session, text = self._start(prompt, Request.from_options(options))
+        return ReplyStream(self, session, text)
+
+    def generate_batch(
+        self, prompts: Sequence[Prompt], **options: Unpack[RequestOptions]
+    ) -> list[Reply]:
+        """Return the replies to several prompts, generated together: each equals its solo run.
+
+        At most as many prompts as the engine was loaded with sessions for.
+        """
+        request = Request.from_options(options)
+        started: list[tuple[Session, ReplyText]] = []
+        try:
+            for prompt in prompts:
+                started.append(self._start(prompt, request))
+            self.engine.run_together([session for session, _ in started])
+        finally:
+            for session, _ in started:
+                self.engine.finish(session)
+        for session, text in started:
+            if session.error is not None:
+                raise session.error
+            text.finish()
+        return [self.make_reply(session, text) for session, text in started]
+
+    def _start(self, prompt: Prompt, request: Request) -> tuple[Session, ReplyText]:
+        text = ReplyText(self.tokenizer, stop=request.stop, min_tokens=request.settings.min_tokens)
+        session = self.engine.start(
+            self.prompt_ids(prompt, request),
+            settings=request.settings,
+            max_tokens=request.max_tokens,
+            seed=request.seed,
+            end_ids=self.tokenizer.end_ids,
+            completes_stop=text.feed,
+        )
+        return session, text
+
+    def make_reply(self, session: Session, text: ReplyText) -> Reply:
+        """Return the reply of a session that has ended."""
+        speculation = {"on": self.facts.speculation_on, "reason": self.facts.speculation_reason}
+        if session.drafting_error is not None:
+            speculation = {"on": False, "reason": f"the drafter failed: {session.drafting_error}"}
+        return Reply(
+            text=text.text,
+            tokens=tuple(session.emitted),
+            finish_reason=(session.stop_reason or StopReason.ERROR).value,
+            seed=session.seed,
+            usage=Usage(session.num_prompt_tokens, len(session.emitted)),
+            stats=reply_stats(
+                session.records,
+                prefill_seconds=session.prefill_seconds,
+                speculation=speculation,
+            ),
+            exactness=self.facts.exactness,
+            models=self.facts.models,
+        )

@@ -1,0 +1,147 @@
+"""What a model reference means: a named model, a file on the hub, or a path."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias
+
+from pilotfish.errors import ModelError, UnknownModel
+from pilotfish.gguf import split_names
+from pilotfish.models.table import NAMED_MODELS, NamedModel
+
+_REPOSITORY = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedReference:
+    """A model of the table."""
+
+    model: NamedModel
+
+
+@dataclass(frozen=True, slots=True)
+class HubReference:
+    """A GGUF file of a hub repository; `file_name` is "" where the repository is to decide."""
+
+    repository: str
+    file_name: str
+
+    def __str__(self) -> str:
+        return f"{self.repository}:{self.file_name}" if self.file_name else self.repository
+
+
+@dataclass(frozen=True, slots=True)
+class PathReference:
+    """A file on this machine."""
+
+    path: Path
+
+
+Reference: TypeAlias = "NamedReference | HubReference | PathReference"
+
+
+def parse_reference(reference: str | os.PathLike[str]) -> Reference:
+    """Return what `reference` means, looking at the disk only to tell paths from hub references.
+
+    Raises UnknownModel for what can be none of them, ModelError for a Hugging Face folder.
+    """
+    text = os.fspath(reference)
+    named = NAMED_MODELS.get(text.casefold())
+    if named is not None:
+        return NamedReference(named)
+    path = Path(text).expanduser()
+    if text and _exists(path):
+        return _path_reference(path)
+    repository, colon, file_name = text.partition(":")
+    if _REPOSITORY.fullmatch(repository) and ".." not in repository:
+        if colon:
+            return _hub_reference(repository, _checked_file_name(file_name, text))
+        if not _means_file(text):
+            return _hub_reference(repository, "")
+    if _means_file(text) or (os.sep in text and not colon):
+        raise UnknownModel(f"no such file: {text}", hint=_HINT)
+    raise _unknown(text)
+
+
+def choose_file(names: Sequence[str], repository: str) -> str:
+    """Return the GGUF file to take from a repository with these files: the only one, else Q4_K_M.
+
+    Of a split model only part 1 counts. Raises ModelError naming the files where neither holds.
+    """
+    models = sorted(
+        name
+        for name in names
+        # mmproj files hold the image encoder of a model, not a model
+        if name.lower().endswith(".gguf")
+        and "mmproj" not in name.lower()
+        and split_names(name)[0] == name
+    )
+    if not models:
+        raise ModelError(
+            f"{repository} has no GGUF file",
+            hint="name a repository with GGUF files; other formats come with the torch backend",
+        )
+    preferred = models if len(models) == 1 else [n for n in models if "q4_k_m" in n.lower()]
+    if len(preferred) == 1:
+        return preferred[0]
+    shown = ", ".join(models[:8]) + (f" and {len(models) - 8} more" if len(models) > 8 else "")
+    raise ModelError(
+        f"{repository} has several GGUF files: {shown}",
+        hint=f"choose one: {repository}:{models[0]}",
+    )
+
+
+_HINT = "a model is a path to a .gguf file, a hub reference org/repo:file.gguf, or one of: " + (
+    ", ".join(NAMED_MODELS)
+)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long, or with a NUL byte: no path of ours
+        return False
+
+
+def _means_file(text: str) -> bool:
+    return text.lower().endswith(".gguf") or text.startswith((".", "~", "/", os.sep))
+
+
+def _path_reference(path: Path) -> PathReference:
+    if path.is_dir() and (path / "config.json").exists():
+        raise ModelError(
+            f"{path} is a folder with a Hugging Face model, which needs the torch backend",
+            hint="the torch backend comes later; use a GGUF file of the same model",
+        )
+    if path.is_dir():
+        raise ModelError(f"{path} is a directory, not a model file", hint=_HINT)
+    return PathReference(path)
+
+
+def _checked_file_name(file_name: str, text: str) -> str:
+    parts = PurePosixPath(file_name).parts
+    # the name becomes a path inside the cache: nothing may lead out of it
+    if not parts or ".." in parts or parts[0] == "/" or "\\" in file_name or ":" in file_name:
+        raise UnknownModel(f"no file name of a hub repository: {text}", hint=_HINT)
+    if not file_name.lower().endswith(".gguf"):
+        raise UnknownModel(f"not a GGUF file: {text}", hint=_HINT)
+    return str(PurePosixPath(file_name))
+
+
+def _hub_reference(repository: str, file_name: str) -> Reference:
+    """Return the hub reference, or the named model it points at: that one has a mirror, too."""
+    for model in NAMED_MODELS.values():
+        if model.repository == repository and file_name in ("", model.file_name):
+            return NamedReference(model)
+    return HubReference(repository, file_name)
+
+
+def _unknown(text: str) -> UnknownModel:
+    close = difflib.get_close_matches(text.casefold(), NAMED_MODELS, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]}?" if close else _HINT
+    return UnknownModel(f"unknown model: {text or '(empty)'}", hint=hint)

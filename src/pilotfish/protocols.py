@@ -1,0 +1,66 @@
+"""What the engine asks of its parts. Implementations live elsewhere and are injected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from pilotfish.types import FloatArray, Proposal, RoundRecord, Segment, SessionView
+
+
+class Cache(Protocol):
+    """The keys and values of one sequence inside a model."""
+
+    def __len__(self) -> int:
+        """Return how many tokens the model has evaluated for this sequence."""
+
+    def truncate(self, length: int) -> None:
+        """Cut the sequence to `length` tokens; an absolute number, never a count to go back."""
+
+    def close(self) -> None:
+        """Give the sequence's place back; the cache must not be used afterwards."""
+
+
+class TargetModel(Protocol):
+    """A language model that scores several new tokens of several sequences in one pass."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of real tokens: the length of every row of logits."""
+
+    @property
+    def context_size(self) -> int:
+        """Return the largest number of tokens one sequence may hold."""
+
+    @property
+    def max_width(self) -> int:
+        """Return the largest number of rows one session may ask for in one pass."""
+
+    def new_cache(self) -> Cache:
+        """Return an empty cache; raises BackendError when all places are taken."""
+
+    def forward(self, segments: Sequence[Segment]) -> list[FloatArray]:
+        """Evaluate the segments and return float32 logits [num_rows, vocab_size] for each.
+
+        The arrays may be views that the next `forward` of the same model overwrites.
+        """
+
+
+class Drafter(Protocol):
+    """Anything that proposes tokens."""
+
+    def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
+        """Return one proposal per view, of at most `budgets[i]` tokens each."""
+
+    def forget(self, request_id: int) -> None:
+        """Drop what is kept for a request that ended."""
+
+
+class Controller(Protocol):
+    """Decides how many tokens each session is worth drafting."""
+
+    def draft_budgets(self, views: Sequence[SessionView]) -> list[int]:
+        """Return the draft budget of each session; 0 is plain decoding."""
+
+    def observe(self, records: Sequence[RoundRecord]) -> None:
+        """Learn from the rounds that just ended."""

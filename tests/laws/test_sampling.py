@@ -1,0 +1,217 @@
+"""The sampler: fast paths equal slow ones, seeded choice follows the law."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pilotfish.errors import BackendError
+from pilotfish.sampling import (
+    Stream,
+    adjust_row,
+    candidates,
+    draw,
+    greedy_choice,
+    gumbel_noise,
+    mix,
+    noise_key,
+    row_law,
+    seeded_choice,
+    token_logprobs,
+    uniform,
+)
+from pilotfish.types import Distribution, SamplingSettings
+from scipy import stats
+
+
+def slow_law(row: np.ndarray, options: SamplingSettings) -> dict[int, float]:
+    """The filters, one at a time, on the whole sorted vocabulary."""
+    logits = row.astype(np.float64) / options.temperature
+    order = sorted(range(len(row)), key=lambda i: (-logits[i], i))
+    if options.top_k:
+        order = order[: options.top_k]
+    weights = np.exp(logits[order] - logits[order[0]])
+    probs = weights / weights.sum()
+    if options.top_p < 1:
+        keep = int((np.cumsum(probs) < options.top_p * (1 - 1e-12)).sum()) + 1
+        order, probs = order[:keep], probs[:keep]
+    keep = max(1, int((probs >= options.min_p * probs[0]).sum()))
+    order, probs = order[:keep], probs[:keep] / probs[:keep].sum()
+    return dict(zip(order, probs.tolist(), strict=True))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.sampled_from([1, 2, 5, 300, 3000]),
+    temperature=st.sampled_from([0.3, 1.0, 2.0]),
+    top_k=st.sampled_from([0, 1, 2, 40, 3010]),
+    top_p=st.sampled_from([1e-6, 0.1, 0.7, 0.95, 1.0]),
+    min_p=st.sampled_from([0.0, 0.01, 0.3, 1.0]),
+    rounded=st.booleans(),
+)
+def test_filters_equal_the_slow_reference(seed, size, temperature, top_k, top_p, min_p, rounded):  # type: ignore[no-untyped-def]
+    row = np.random.default_rng(seed).normal(size=size).astype(np.float32) * 3
+    if rounded:  # many ties
+        row = np.round(row).astype(np.float32)
+    options = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    law, slow = row_law(row, options), slow_law(row, options)
+    # float32 sums may put the border of the nucleus one token apart, never more
+    assert abs(len(law.ids) - len(slow)) <= 1
+    if law.ids.tolist() == sorted(slow):
+        np.testing.assert_allclose(law.probs, [slow[i] for i in law.ids], rtol=1e-6)
+    assert law.probs.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("size", [50, 5_000, 60_000])
+@pytest.mark.parametrize("scale", [0.01, 2.5, 30.0])
+def test_full_vocabulary_choice_equals_noise_on_every_token(size: int, scale: float) -> None:
+    rng = np.random.default_rng(size)
+    for trial in range(40):
+        row = (rng.normal(size=size) * scale).astype(np.float32)
+        row[rng.integers(size, size=3)] = -np.inf
+        temperature = float(rng.choice([0.3, 1.0, 2.0]))
+        key = noise_key(trial, 5)
+        noise = gumbel_noise(key, np.arange(size))
+        slow = int(np.argmax(row.astype(np.float64) / temperature + noise))
+        assert seeded_choice(row, SamplingSettings(temperature=temperature), key) == slow
+
+
+def test_array_noise_equals_scalar_arithmetic() -> None:
+    key = noise_key(3, 17)
+    for token in (0, 1, 151_935):
+        bits = mix(key + (token + 1) * 0x9E3779B97F4A7C15)
+        number = ((bits >> 11) + 0.5) * 2.0**-53
+        assert gumbel_noise(key, np.array([token]))[0] == -np.log(-np.log(number))
+
+
+def p_value_of_choices(choose, probs: np.ndarray, runs: int) -> float:  # type: ignore[no-untyped-def]
+    counts = np.bincount([choose(i) for i in range(runs)], minlength=len(probs))
+    return float(stats.chisquare(counts, probs * runs).pvalue)
+
+
+# Fixed seeds. False-alarm rate of each check: 1e-6. The mutant must be rejected at the same level.
+ALARM = 1e-6
+
+
+def test_seeded_choice_follows_the_law_over_positions_and_over_seeds() -> None:
+    probs = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
+    row = np.log(probs).astype(np.float32)
+    options = SamplingSettings(temperature=1.0)
+    over_positions = lambda i: seeded_choice(row, options, noise_key(11, i))  # noqa: E731
+    over_seeds = lambda i: seeded_choice(row, options, noise_key(i, 11))  # noqa: E731
+    assert p_value_of_choices(over_positions, probs, 20_000) > ALARM
+    assert p_value_of_choices(over_seeds, probs, 20_000) > ALARM
+
+
+def test_draws_and_uniforms_follow_their_laws() -> None:
+    law = Distribution(np.array([3, 7, 8]), np.array([0.6, 0.3, 0.1]))
+    counts = {3: 0, 7: 0, 8: 0}
+    for i in range(20_000):
+        counts[draw(law, noise_key(5, i, Stream.CORRECTION, 2))] += 1
+    assert stats.chisquare(list(counts.values()), law.probs * 20_000).pvalue > ALARM
+    numbers = [uniform(noise_key(5, i, Stream.ACCEPTANCE)) for i in range(20_000)]
+    assert stats.kstest(numbers, "uniform").pvalue > ALARM
+
+
+def test_the_check_rejects_a_wrong_noise() -> None:
+    probs = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
+
+    def wrong(i: int) -> int:  # one logarithm too few
+        noise = np.exp(-gumbel_noise(noise_key(11, i), np.arange(5)))
+        return int(np.argmax(np.log(probs) + noise))
+
+    assert p_value_of_choices(wrong, probs, 20_000) < ALARM
+
+
+def test_streams_and_rounds_are_independent() -> None:
+    ids = np.arange(4_000)
+    keys = [noise_key(9, 4, s, r) for s, r in itertools.product(Stream, range(3))]
+    keys += [noise_key(9, 5), noise_key(10, 4)]
+    noises = np.array([gumbel_noise(key, ids) for key in keys])
+    correlation = np.corrcoef(noises) - np.eye(len(keys))
+    assert np.abs(correlation).max() < 6 / np.sqrt(len(ids))
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p", "min_p"),
+    list(
+        itertools.product(
+            [1e-4, 0.01, 0.1, 1, 5], [0, 1, 2, 12, 22], [1e-6, 0.1, 0.8, 1], [0, 0.99, 1]
+        )
+    ),
+)
+def test_no_combination_of_filters_leaves_nothing(temperature, top_k, top_p, min_p) -> None:  # type: ignore[no-untyped-def]
+    row = np.random.default_rng(1).normal(size=12).astype(np.float32) * 3
+    options = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    law = row_law(row, options)
+    assert len(law.ids) >= 1
+    assert np.isfinite(law.probs).all()
+    choice = seeded_choice(row, options, noise_key(1, 1))
+    assert law.probability(choice) > 0
+    if top_k == 1:
+        assert choice == greedy_choice(row)
+
+
+def test_small_temperature_is_greedy() -> None:
+    row = np.random.default_rng(2).normal(size=500).astype(np.float32)
+    for seed in range(50):
+        options = SamplingSettings(temperature=1e-4)
+        assert seeded_choice(row, options, noise_key(seed, 0)) == greedy_choice(row)
+
+
+def test_unfiltered_candidates_are_the_row_itself() -> None:
+    row = np.zeros(10, dtype=np.float32)
+    ids, values = candidates(row, SamplingSettings(temperature=0.5))
+    assert ids is None
+    assert values is row
+
+
+def adjusted(row: list[float], history: list[int], *, prompt: int = 0, **options: object) -> list[float]:
+    result = adjust_row(
+        np.array(row, dtype=np.float32),
+        SamplingSettings(**options),  # type: ignore[arg-type]
+        np.array(history, dtype=np.int64),
+        num_prompt_tokens=prompt,
+        end_ids=frozenset({0}),
+    )
+    return [round(float(x), 5) for x in result]
+
+
+def test_penalties_bias_and_bans() -> None:
+    row = [2.0, -2.0, 1.0, 0.5]
+    assert adjusted(row, [0, 1, 0], prompt=1, presence_penalty=0.5) == [1.5, -2.5, 1.0, 0.5]
+    assert adjusted(row, [0, 0, 0], prompt=1, frequency_penalty=0.5) == [1.0, -2.0, 1.0, 0.5]
+    assert adjusted(row, [0, 1], prompt=2, repetition_penalty=2.0) == [1.0, -4.0, 1.0, 0.5]
+    assert adjusted(row, [], logit_bias={2: 3.0, 99: 1.0}) == [2.0, -2.0, 4.0, 0.5]
+    assert adjusted(row, [], banned_tokens=(3, 99)) == [2.0, -2.0, 1.0, -np.inf]
+    assert adjusted(row, [1], min_tokens=2) == [-np.inf, -2.0, 1.0, 0.5]
+    assert adjusted(row, [1, 1], min_tokens=2) == row
+
+
+def test_a_row_that_nothing_applies_to_is_not_copied() -> None:
+    row = np.zeros(4, dtype=np.float32)
+    empty = np.empty(0, dtype=np.int64)
+    same = adjust_row(row, SamplingSettings(), empty, num_prompt_tokens=0, end_ids=frozenset())
+    assert same is row
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_broken_row_is_a_clear_error(bad: float) -> None:
+    row = np.zeros(8, dtype=np.float32)
+    row[3] = bad
+    for options in (SamplingSettings(), SamplingSettings(temperature=1.0)):
+        with pytest.raises(BackendError, match="largest logit"):
+            seeded_choice(row, options, 1)
+
+
+def test_logprobs_are_log_softmax_of_the_raw_row() -> None:
+    row = np.array([1.0, 3.0, 3.0, -2.0], dtype=np.float32)
+    expected = row - np.log(np.exp(row.astype(np.float64)).sum())
+    found = token_logprobs(row, 3, 3)
+    assert found.logprob == pytest.approx(expected[3])
+    assert [i for i, _ in found.top] == [1, 2, 0]
+    np.testing.assert_allclose([value for _, value in found.top], expected[[1, 2, 0]], rtol=1e-6)
