@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.live import Live
+from rich.table import Table
 
 import pilotfish
 from pilotfish import models
@@ -24,8 +25,8 @@ from pilotfish.cli.console import (
     drafts_by_source,
     figures_table,
     legend,
+    page,
     print_error,
-    talk,
     waiting,
 )
 from pilotfish.config import DRAFTERS
@@ -37,7 +38,7 @@ STRICT_TOKENS = 48
 LARGEST_ROUNDING_MARGIN = 1.0
 REDRAW_SECONDS = 0.1
 
-PROMPT = '''\
+PROMPT = """\
 Rename the class Basket to Cart, and add type hints and one-line docstrings to its methods. \
 Change nothing else. Answer with the code only.
 
@@ -82,7 +83,7 @@ class Basket:
         lines.append(f"Total: {self.total():.2f} {self.currency}")
         return "\\n".join(lines)
 ```
-'''
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,7 @@ class Columns:
 
     def __init__(self, left: str, right: str) -> None:
         self._both = SideBySide(left, right)
-        self._console = pilotfish_console()
+        self._console = page()
         self._drawn = 0.0
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
 
@@ -143,7 +144,136 @@ class Columns:
         now = time.perf_counter()
         if self._live.is_started and now - self._drawn >= REDRAW_SECONDS:
             num_lines = max(self._console.height - 3, 1)
-            self._live.update(
-                self._both.table(self._console, num_lines=num_lines), refresh=True
-            )
+            self._live.update(self._both.table(self._console, num_lines=num_lines), refresh=True)
             self._drawn = now
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo and return its exit code."""
+    arguments = read_arguments(argv)
+    try:
+        return run(arguments)
+    except PilotfishError as error:
+        print_error(str(error), hint=error.hint)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options of the demo."""
+    parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
+    parser.add_argument("--drafter", default="suffix", choices=DRAFTERS, help="default: suffix")
+    parser.add_argument("--max-tokens", type=int, default=400, metavar="N", help="default: 400")
+    parser.add_argument("--target", default=models.DEFAULT_TARGET, metavar="REF")
+    parser.add_argument("--draft", default=models.DEFAULT_DRAFT, metavar="REF")
+    return parser.parse_args(argv)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the same reply twice, side by side, then the figures and what the texts say."""
+    console = page()
+    fetch(arguments.target, arguments.draft)
+    console.print(f"target {arguments.target}, drafter {arguments.drafter}, temperature 0")
+    console.print("the task: rename a class, add type hints and docstrings, copy the rest")
+    console.print(legend(ORIGIN_STYLES), end="\n\n")
+    limit = arguments.max_tokens
+    with Columns("plain", f"drafter {arguments.drafter}") as columns:
+        plain = reply_of(arguments, "none", max_tokens=limit, columns=columns, column=0)
+        other = reply_of(arguments, arguments.drafter, max_tokens=limit, columns=columns, column=1)
+    console.print()
+    console.print(figures(plain, other, drafter=arguments.drafter))
+    console.print()
+    comparison = compare(plain, other)
+    console.print(verdict(comparison), soft_wrap=True)
+    if comparison.token_index is None:
+        return 0
+    same = strict_pair_agrees(arguments, max_tokens=min(STRICT_TOKENS, limit))
+    console.print(f"strict mode, first {min(STRICT_TOKENS, limit)} tokens: same text: {yes(same)}")
+    return 0 if comparison.explained and same else 1
+
+
+def fetch(*references: str) -> None:
+    """Download the models that are not on this machine yet, with progress."""
+    for reference in references:
+        try:
+            models.resolve(reference)
+        except UnknownModel:
+            code = command_line(["models", "pull", reference])
+            if code:
+                sys.exit(code)
+
+
+def reply_of(
+    arguments: argparse.Namespace,
+    drafter: str,
+    *,
+    max_tokens: int,
+    columns: Columns | None = None,
+    column: int = 0,
+    strict: bool = False,
+) -> Reply:
+    """Load the models, write one reply, show it in a column if there is one, free the models."""
+    draft = arguments.draft if drafter in ("auto", "model") else None
+    with pilotfish.load(arguments.target, draft=draft, drafter=drafter, strict=strict) as engine:
+        spans = OriginSpans(engine.tokenizer.token_bytes)
+        # both runs ask for log-probabilities, so that both pay for them
+        stream = engine.stream(PROMPT, max_tokens=max_tokens, temperature=0.0, logprobs=2)
+        for piece in stream:
+            if columns is not None:
+                columns.add(column, spans.split(piece))
+        return stream.reply
+
+
+def strict_pair_agrees(arguments: argparse.Namespace, *, max_tokens: int) -> bool:
+    """Return whether strict mode gives the same tokens with and without the drafter."""
+    with waiting("the same in strict mode"):
+        plain, other = (
+            reply_of(arguments, drafter, max_tokens=max_tokens, strict=True)
+            for drafter in ("none", arguments.drafter)
+        )
+    return plain.token_ids == other.token_ids
+
+
+def figures(plain: Reply, other: Reply, *, drafter: str) -> Table:
+    """Return the figures of both runs, and the ratio of their speeds."""
+
+    def row(name: str, show: Callable[[Reply], str]) -> tuple[str, str, str]:
+        return name, show(plain), show(other)
+
+    speeds = [reply.stats.tokens_per_second or 0.0 for reply in (plain, other)]
+    ratio = speeds[1] / speeds[0] if speeds[0] else 0.0
+    word = "faster" if ratio >= 1 else "slower: drafting does not pay here"
+    return figures_table(
+        ("plain", f"drafter {drafter}"),
+        [
+            row("tokens", lambda reply: str(reply.stats.emitted)),
+            row("rounds", lambda reply: str(reply.stats.rounds)),
+            row("tokens per round", lambda reply: f"{reply.stats.tokens_per_round or 0:.2f}"),
+            row("prompt, seconds", lambda reply: f"{reply.stats.prefill_seconds:.2f}"),
+            row("reply, seconds", lambda reply: f"{reply.stats.decode_seconds:.2f}"),
+            row("tokens per second", lambda reply: f"{reply.stats.tokens_per_second or 0:.1f}"),
+            ("speed, ratio", "1.00", f"{ratio:.2f} {word}"),
+            row("drafts accepted", drafts_by_source),
+        ],
+    )
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return what the comparison says, in words."""
+    if comparison.token_index is None:
+        return "same text: yes"
+    where = f"same text: up to token {comparison.token_index}"
+    gap = f"the two best scores of the plain run are {comparison.margin:.4f} nats apart there"
+    if comparison.explained:
+        return f"{where}; {gap}: rounding"
+    return f"{where}; {gap}, which rounding does not explain"
+
+
+def yes(condition: bool) -> str:
+    """Return yes or no."""
+    return "yes" if condition else "no"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from pilotfish.cli.arguments import with_options
 from pilotfish.cli.console import (
     end_line,
     legend,
@@ -18,7 +19,7 @@ from pilotfish.cli.console import (
     write,
 )
 from pilotfish.cli.generate import decoded, loaded, possible_origins, print_stats, show_stream
-from pilotfish.cli.options import EngineOptions, OutputOptions, ReplyOptions, with_options
+from pilotfish.cli.options import EngineOptions, OutputOptions, ReplyOptions
 from pilotfish.config import RequestOptions
 from pilotfish.errors import ConfigError, ContextLengthExceeded, PromptError
 from pilotfish.generation import Reply, TextEngine

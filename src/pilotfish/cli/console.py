@@ -41,6 +41,11 @@ def talk() -> Console:
     return Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
+def page() -> Console:
+    """Return the console for tables on stdout."""
+    return Console(highlight=False, markup=False, emoji=False)
+
+
 def print_error(message: str, *, hint: str = "") -> None:
     """Print one line of error, and one of advice if there is any."""
     console = talk()

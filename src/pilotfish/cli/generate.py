@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from pilotfish.cli.arguments import with_options
 from pilotfish.cli.console import (
     OriginSpans,
     end_line,
@@ -23,7 +24,7 @@ from pilotfish.cli.console import (
     waiting,
     write,
 )
-from pilotfish.cli.options import EngineOptions, OutputOptions, ReplyOptions, with_options
+from pilotfish.cli.options import EngineOptions, OutputOptions, ReplyOptions
 from pilotfish.config import EngineConfig
 from pilotfish.errors import PromptError
 from pilotfish.generation import Reply, ReplyStream, TextEngine

@@ -1,26 +1,21 @@
 """The options that commands share, each written once, and the configurations they stand for.
 
-A command takes a group of options as one parameter; `with_options` unfolds it. Numbers arrive as
-they were typed: whether they are allowed is decided where it is decided for everybody, in `config`
-and `types`, and the message then names the option instead of the field.
+A command takes a group of options as one parameter; `arguments.with_options` unfolds it. Numbers
+arrive as they were typed: whether they are allowed is decided where it is decided for everybody, in
+`config` and `types`.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import inspect
-import re
-import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
 from pilotfish import models
+from pilotfish.cli.arguments import as_number, naming_options
 from pilotfish.config import (
     BACKENDS,
     DEFAULT_MAX_TOKENS,
@@ -34,15 +29,9 @@ from pilotfish.config import (
 )
 from pilotfish.errors import ConfigError
 
-T = TypeVar("T")
+T = TypeVar("T", ModelConfig, SpeculationConfig)
 
 _MODEL, _SPECULATION, _SAMPLING, _OUTPUT = "Model", "Speculation", "Sampling", "Output"
-_FLAGS = {
-    "model reference": "--target",
-    "context_size": "--ctx",
-    "logit_bias token id": "--logit-bias: the token id",
-    "logit_bias value": "--logit-bias: the value",
-}
 
 
 def _option(*names: str, panel: str, about: str, metavar: str = " ") -> Any:
@@ -298,7 +287,7 @@ class ReplyOptions:
         given["raw"] = self.raw
         with naming_options():
             Request.from_options(given)
-        return typing.cast(RequestOptions, given)
+        return cast(RequestOptions, given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,54 +308,6 @@ class OutputOptions:
     ] = False
 
 
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with one option for each field of its dataclass parameters."""
-    hints = typing.get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {
-        name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)
-    }
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        if name in groups:
-            parameters += _field_parameters(groups[name])
-        else:
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(parameter.replace(kind=keyword, annotation=hints[name]))
-
-    @functools.wraps(command)
-    def unfolded(**values: Any) -> None:
-        for name, kind in groups.items():
-            values[name] = kind(**{f.name: values.pop(f.name) for f in dataclasses.fields(kind)})
-        command(**values)
-
-    unfolded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    unfolded.__annotations__ = {one.name: one.annotation for one in parameters}
-    return unfolded
-
-
-def _field_parameters(kind: Any) -> list[inspect.Parameter]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=hints[field.name],
-        )
-        for field in dataclasses.fields(kind)
-    ]
-
-
-def as_number(text: str | None) -> Any:
-    """Return the number that was typed, or the text itself, which the check then refuses."""
-    for kind in (int, float):
-        try:
-            return None if text is None else kind(text)
-        except ValueError:
-            continue
-    return text
-
-
 def parse_logit_bias(entries: Sequence[str]) -> Mapping[int, float]:
     """Return the biases by token id; a later entry for the same token wins."""
     bias: dict[int, float] = {}
@@ -382,27 +323,12 @@ def parse_logit_bias(entries: Sequence[str]) -> Mapping[int, float]:
     return bias
 
 
-@contextmanager
-def naming_options() -> Iterator[None]:
-    """Turn the name of a field in an error into that of the option it came from."""
-    try:
-        yield
-    except ConfigError as error:
-        found = re.match(r"([a-z_]+(?: reference| token id| value)?) must be ", str(error))
-        if found is None:
-            raise
-        name = found[1]
-        flag = _FLAGS.get(name, "--" + name.replace("_", "-"))
-        message = flag + str(error)[len(name) :]
-        raise type(error)(message, hint=error.hint) from error
-
-
 def _base_config(path: str | None) -> EngineConfig:
     if path is None:
         return EngineConfig(target=ModelConfig(reference=models.DEFAULT_TARGET))
     return EngineConfig.from_toml(Path(path))
 
 
-def _given(config: Any, **values: Any) -> Any:
+def _given(config: T, **values: Any) -> T:
     """Return the config with those values replaced that were given."""
     return replace(config, **{name: value for name, value in values.items() if value is not None})

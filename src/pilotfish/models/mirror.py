@@ -147,6 +147,8 @@ def _run_all(
             tick()
             time.sleep(_POLL_SECONDS)
     finally:
+        for one in running:  # all at once first: a second interrupt must not spare the others
+            one.process.terminate()
         for one in running:
             one.stop()
 
