@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 import pilotfish
 from pilotfish import models
@@ -25,6 +27,7 @@ from pilotfish.cli.console import (
     drafts_by_source,
     figures_table,
     legend,
+    notices_held,
     page,
     print_error,
     waiting,
@@ -111,7 +114,8 @@ def compare(plain: Reply, other: Reply) -> Comparison:
     pairs = zip(ids, other_ids, strict=False)
     index = next((i for i, (one, two) in enumerate(pairs) if one != two), None)
     if index is None:
-        return Comparison() if len(ids) == len(other_ids) else Comparison(token_index=len(ids))
+        shorter = min(len(ids), len(other_ids))
+        return Comparison(token_index=None if len(ids) == len(other_ids) else shorter)
     logprobs = plain.tokens[index].logprobs
     assert logprobs is not None, "the plain run was made with logprobs"
     (_, best), (second_id, second) = logprobs.top[:2]
@@ -141,18 +145,24 @@ class Columns:
     def add(self, column: int, spans: Sequence[Span]) -> None:
         """Append to a column and redraw, between two rounds and not too often."""
         self._both.add(column, spans)
-        now = time.perf_counter()
-        if self._live.is_started and now - self._drawn >= REDRAW_SECONDS:
-            num_lines = max(self._console.height - 3, 1)
-            self._live.update(self._both.table(self._console, num_lines=num_lines), refresh=True)
-            self._drawn = now
+        if time.perf_counter() - self._drawn >= REDRAW_SECONDS:
+            self.draw()
+
+    def draw(self, doing: str = "") -> None:
+        """Redraw on a terminal: the last lines that fit, and what is going on."""
+        if self._live.is_started:
+            num_lines = max(self._console.height - 4, 1)
+            table = self._both.table(self._console, num_lines=num_lines)
+            self._live.update(Group(table, Text(doing, style="dim")), refresh=True)
+            self._drawn = time.perf_counter()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo and return its exit code."""
     arguments = read_arguments(argv)
     try:
-        return run(arguments)
+        with notices_held():
+            return run(arguments)
     except PilotfishError as error:
         print_error(str(error), hint=error.hint)
         return error.exit_code

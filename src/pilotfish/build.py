@@ -28,6 +28,8 @@ DEFAULT_DRAFT = "qwen2.5-coder-0.5b"
 # model's tokens cost a pass each, so it fills one group of rows of llama.cpp's kernels.
 DEFAULT_TEXT_DRAFT_TOKENS = 15
 DEFAULT_MODEL_DRAFT_TOKENS = 3
+# on kernels where rows are dear, a draft from text must be more likely than not to stand
+TEXT_MIN_PROBABILITY = 0.6
 
 
 def load(
@@ -142,16 +144,17 @@ def make_drafter(
         return NoDrafter()
     if speculation.drafter == "ngram":
         return NgramDrafter()
+    suffix = SuffixDrafter(min_probability=TEXT_MIN_PROBABILITY)
     if speculation.drafter == "suffix":
-        return SuffixDrafter()
+        return suffix
     if draft is None:
-        return SuffixDrafter()
+        return suffix
     model = ModelDrafter(
         draft,
         vocab_size=vocab_size,
         max_draft_tokens=DEFAULT_MODEL_DRAFT_TOKENS if number is None else None,
     )
-    return model if speculation.drafter == "model" else HybridDrafter([SuffixDrafter(), model])
+    return model if speculation.drafter == "model" else HybridDrafter([suffix, model])
 
 
 def make_facts(

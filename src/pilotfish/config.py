@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -119,10 +120,6 @@ class EngineConfig:
     @classmethod
     def from_toml(cls, path: Path) -> EngineConfig:
         """Return the config from a TOML file; ConfigError names the file if it cannot be read."""
-        try:
-            import tomllib
-        except ModuleNotFoundError:  # Python 3.10
-            import tomli as tomllib
         try:
             raw = tomllib.loads(path.read_text())
         except (OSError, ValueError) as error:

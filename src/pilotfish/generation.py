@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from pilotfish.text import ReplyText, Tokenizer, chat_prompt_ids, raw_prompt_ids
 from pilotfish.types import EmittedToken, StopReason
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing import Unpack
 
 Prompt = str | Sequence[Mapping[str, Any]]
 
@@ -132,7 +132,7 @@ class ReplyStream:
         self._text.finish()
         return self._owner.make_reply(self._session, self._text)
 
-    def _iterate(self) -> Iterator[Piece]:
+    def _iterate(self) -> Generator[Piece, None, None]:
         rounds = self._owner.engine.run(self._session)
         try:
             for tokens in rounds:

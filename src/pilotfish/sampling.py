@@ -50,7 +50,9 @@ def mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def noise_key(seed: int, position: int, stream: Stream = Stream.CHOICE, round_index: int = 0) -> int:
+def noise_key(
+    seed: int, position: int, stream: Stream = Stream.CHOICE, round_index: int = 0
+) -> int:
     """Return the 64-bit key of the noise of one position in one stream.
 
     `round_index` makes the draws of rejection-type rules fresh in every round; seeded choice
@@ -70,7 +72,9 @@ def _increments(size: int) -> NDArray[np.uint64]:
 
 def _hashes(key: int, ids: IdArray | None, size: int) -> NDArray[np.uint64]:
     """Return 64 random bits for each id (for 0..size-1 when `ids` is None)."""
-    increments = _increments(size) if ids is None else (ids + 1).astype(np.uint64) * np.uint64(_GAMMA)
+    increments = (
+        _increments(size) if ids is None else (ids + 1).astype(np.uint64) * np.uint64(_GAMMA)
+    )
     bits = increments + np.uint64(key)
     scratch = np.empty_like(bits)
     for shift, multiplier in ((30, _FIRST_MULTIPLIER), (27, _SECOND_MULTIPLIER)):
@@ -78,7 +82,8 @@ def _hashes(key: int, ids: IdArray | None, size: int) -> NDArray[np.uint64]:
         np.bitwise_xor(bits, scratch, out=bits)
         np.multiply(bits, np.uint64(multiplier), out=bits)
     np.right_shift(bits, np.uint64(31), out=scratch)
-    return np.bitwise_xor(bits, scratch, out=bits)
+    np.bitwise_xor(bits, scratch, out=bits)
+    return bits
 
 
 def _uniforms(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -124,9 +129,9 @@ def adjust_row(
         row[seen] = np.where(values > 0, values / penalty, values * penalty)
     if counting and len(output):
         seen, counts = np.unique(output, return_counts=True)
-        row[seen] -= (
-            settings.presence_penalty + settings.frequency_penalty * counts
-        ).astype(row.dtype)
+        row[seen] -= (settings.presence_penalty + settings.frequency_penalty * counts).astype(
+            row.dtype
+        )
     for token, bias in settings.logit_bias.items():
         if token < len(row):
             row[token] += bias

@@ -152,9 +152,7 @@ class Proposal:
         if num_tokens >= len(self.token_ids):
             return self
         laws = self.distributions
-        return Proposal(
-            self.token_ids[:num_tokens], self.source, laws and tuple(laws[:num_tokens])
-        )
+        return Proposal(self.token_ids[:num_tokens], self.source, laws and tuple(laws[:num_tokens]))
 
     def law(self, index: int) -> Distribution:
         """Return the law draft token `index` was drawn from."""

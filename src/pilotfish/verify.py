@@ -44,7 +44,7 @@ def residual_distribution(target: Distribution, draft: Distribution) -> Distribu
 
     Nothing is left only when the two agree to rounding, and then a rejection has no weight.
     """
-    common, in_target, in_draft = np.intersect1d(
+    _, in_target, in_draft = np.intersect1d(
         target.ids, draft.ids, assume_unique=True, return_indices=True
     )
     rest = target.probs.copy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+
 from pilotfish.backends.scripted import ScriptedModel, random_logits
 from pilotfish.drafters.hybrid import HybridDrafter
 from pilotfish.drafters.model import ModelDrafter
@@ -34,9 +35,7 @@ def drafter_named(name: str, reference: list[int], **context: int):  # type: ign
     }[name]()
 
 
-DRAFTERS = [
-    "ngram", "suffix", "model", "self", "hybrid", "oracle", "oracle-3", "never", "random", "raising",
-]  # fmt: skip
+DRAFTERS = "ngram suffix model self hybrid oracle oracle-3 never random raising".split()
 
 
 @pytest.mark.parametrize("settings", list(SETTINGS))

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
+
 from pilotfish.errors import BackendError
 from pilotfish.sampling import (
     Stream,
@@ -24,7 +26,6 @@ from pilotfish.sampling import (
     uniform,
 )
 from pilotfish.types import Distribution, SamplingSettings
-from scipy import stats
 
 
 def slow_law(row: np.ndarray, options: SamplingSettings) -> dict[int, float]:
@@ -170,7 +171,9 @@ def test_unfiltered_candidates_are_the_row_itself() -> None:
     assert values is row
 
 
-def adjusted(row: list[float], history: list[int], *, prompt: int = 0, **options: object) -> list[float]:
+def adjusted(
+    row: list[float], history: list[int], *, prompt: int = 0, **options: object
+) -> list[float]:
     result = adjust_row(
         np.array(row, dtype=np.float32),
         SamplingSettings(**options),  # type: ignore[arg-type]

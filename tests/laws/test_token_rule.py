@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from pilotfish.types import Distribution, Proposal, Verdict
 from pilotfish.verify import acceptance_probability, residual_distribution, verify_token
 from support.enumeration import Branches, enumerate_runs

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+
 from pilotfish.types import Proposal, SessionView
 
 
 class FunctionDrafter:
     """Proposes what a function of (view, budget) returns."""
 
-    def __init__(self, function: Callable[[SessionView, int], Sequence[int]], source: str = "model"):
+    def __init__(
+        self, function: Callable[[SessionView, int], Sequence[int]], source: str = "model"
+    ):
         self.function = function
         self.source = source
         self.forgotten: list[int] = []

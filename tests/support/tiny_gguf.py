@@ -25,7 +25,7 @@ INNER = 64
 CONTEXT = 512
 # llama.cpp skips merges whose result is missing, so each merge has its token
 MERGES = ("t h", "th e", "i n", "a n", "o r", "Ġ t", "Ġ a")
-START, END, TURN = "<|begin|>", "<|end|>", "<|turn|>"
+BEGIN, END, TURN = "<|begin|>", "<|end|>", "<|turn|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|turn|>{{ message['role'] }}\n{{ message['content'] }}<|end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
@@ -46,7 +46,7 @@ def vocabulary(padding: int = 0) -> tuple[list[str], list[int]]:
     """Return token texts and token types: 256 bytes, the merges, three control tokens, padding."""
     texts = [*byte_characters(), *(merge.replace(" ", "") for merge in MERGES)]
     types = [_NORMAL] * len(texts)
-    texts += [START, END, TURN, *(f"[PAD{i}]" for i in range(padding))]
+    texts += [BEGIN, END, TURN, *(f"[PAD{i}]" for i in range(padding))]
     types += [_CONTROL] * 3 + [_UNUSED] * padding
     return texts, types
 
@@ -163,7 +163,7 @@ def _add_tokenizer(writer: Any, padding: int) -> None:
     writer.add_token_list(texts)
     writer.add_token_types(types)
     writer.add_token_merges(list(MERGES))
-    writer.add_bos_token_id(texts.index(START))
+    writer.add_bos_token_id(texts.index(BEGIN))
     writer.add_eos_token_id(texts.index(END))
     writer.add_add_bos_token(False)
     writer.add_chat_template(CHAT_TEMPLATE)

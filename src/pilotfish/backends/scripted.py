@@ -155,14 +155,17 @@ class ScriptedModel:
 
     def _evaluate(self, segment: Segment) -> FloatArray:
         cache = segment.cache
-        assert isinstance(cache, ScriptedCache) and not cache.closed, "not an open cache of ours"
+        assert isinstance(cache, ScriptedCache), "not a cache of a scripted model"
+        assert not cache.closed, "the cache was closed"
         if segment.num_rows > self.max_width:
             raise BackendError(f"{segment.num_rows} rows are more than {self.max_width}")
         rows = np.empty((segment.num_rows, self.vocab_size), dtype=np.float32)
         for index, token in enumerate(segment.token_ids):
             position = len(cache.tokens)
             if position >= self.context_size:
-                raise BackendError(f"position {position} is past the context of {self.context_size}")
+                raise BackendError(
+                    f"position {position} is past the context of {self.context_size}"
+                )
             if not 0 <= token < self.vocab_size:
                 raise BackendError(f"token {token} is not in the vocabulary of {self.vocab_size}")
             cache.tokens.append(token)
@@ -172,7 +175,9 @@ class ScriptedModel:
         return rows
 
 
-def random_logits(vocab_size: int, *, seed: int = 0, scale: float = 2.0, memory: int = 3) -> LogitsFunction:
+def random_logits(
+    vocab_size: int, *, seed: int = 0, scale: float = 2.0, memory: int = 3
+) -> LogitsFunction:
     """Return logits that are a fixed random function of the last `memory` tokens."""
 
     def logits(prefix: tuple[int, ...]) -> FloatArray:

@@ -11,6 +11,7 @@ from pilotfish.cli.arguments import with_options
 from pilotfish.cli.console import (
     end_line,
     legend,
+    notices_held,
     painting_wanted,
     print_error,
     print_json,
@@ -108,7 +109,7 @@ class Conversation:
     def _answer(self) -> Reply | None:
         """Return the reply, or as much of it as there was when it was stopped."""
         stream = None
-        with suppress(KeyboardInterrupt):
+        with notices_held(), suppress(KeyboardInterrupt):
             with waiting("reading"):
                 stream = self._engine.stream(self.messages, **self._options)
             if self._output.json:

@@ -6,11 +6,12 @@ Data is written to stdout as it is; everything said about it goes to stderr.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from rich.color import ColorSystem
@@ -59,6 +60,31 @@ def print_notices(notices: Iterable[str]) -> None:
     """Print what the user should know about the loaded models."""
     for notice in notices:
         talk().print(f"note: {one_line(notice)}", soft_wrap=True)
+
+
+@contextmanager
+def notices_held() -> Iterator[None]:
+    """Keep warnings of the package out of a text that is being written; print them after it."""
+    held: list[str] = []
+    handler = _Holder(held)
+    log = logging.getLogger("pilotfish")
+    propagated, log.propagate = log.propagate, False
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = propagated
+        print_notices(held)
+
+
+class _Holder(logging.Handler):
+    def __init__(self, held: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._held = held
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._held.append(record.getMessage())
 
 
 def one_line(text: str) -> str:

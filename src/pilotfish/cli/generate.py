@@ -15,6 +15,7 @@ from pilotfish.cli.console import (
     OriginSpans,
     end_line,
     legend,
+    notices_held,
     painted,
     painting_wanted,
     print_json,
@@ -50,7 +51,7 @@ def generate(
     config = engine.engine_config()
     options = reply.request_options()
     text = read_prompt(prompt, file, raw=reply.raw)
-    with loaded(config) as text_engine:
+    with loaded(config) as text_engine, notices_held():
         if output.json:
             print_json(text_engine.generate(text, **options).to_dict())
             return

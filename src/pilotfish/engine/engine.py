@@ -6,7 +6,7 @@ import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from pilotfish.engine.round import Clock, run_round
 from pilotfish.engine.session import Session, never_stops
@@ -91,7 +91,9 @@ class Engine:
             )
         wrong = next((t for t in prompt if not 0 <= t < self.target.vocab_size), None)
         if wrong is not None:
-            raise PromptError(f"token id {wrong} is outside the vocabulary of {self.target.vocab_size}")
+            raise PromptError(
+                f"token id {wrong} is outside the vocabulary of {self.target.vocab_size}"
+            )
 
     def _read_prompt(self, session: Session) -> None:
         start = self._clock()
@@ -117,7 +119,7 @@ class Engine:
                 clock=self._clock,
             )
 
-    def run(self, session: Session) -> Iterator[list[EmittedToken]]:
+    def run(self, session: Session) -> Generator[list[EmittedToken], None, None]:
         """Yield what each round emits until the session is done; raises its error if it failed.
 
         The session is finished when the iterator ends, is closed, or raises.
@@ -151,5 +153,3 @@ class Engine:
                 self.drafter.forget(session.request_id)
             except Exception as error:  # as in a round: a drafter never costs the reply
                 session.drafting_error = error
-
-

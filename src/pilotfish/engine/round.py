@@ -48,7 +48,9 @@ def run_round(
     target_seconds = clock() - target_start
     # 4. and 5. verify: pure arithmetic, row by row; commit: the only change to a session
     emitted = [
-        verify_and_commit(session, checked_rows(rows, num_rows=s.num_rows, vocab_size=target.vocab_size), p)
+        verify_and_commit(
+            session, checked_rows(rows, num_rows=s.num_rows, vocab_size=target.vocab_size), p
+        )
         for session, rows, s, p in zip(sessions, scores, segments, proposals, strict=True)
     ]
     # 6. record
@@ -104,9 +106,7 @@ def propose(
     return [p.truncated(b) for p, b in zip(proposals, budgets, strict=True)]
 
 
-def verify_and_commit(
-    session: Session, rows: FloatArray, proposal: Proposal
-) -> list[EmittedToken]:
+def verify_and_commit(session: Session, rows: FloatArray, proposal: Proposal) -> list[EmittedToken]:
     """Return the tokens this round emits for one session; none if the session failed."""
     try:
         verdict = session.verify(rows, proposal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -11,16 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilotfish.backends.llama.batch import FlatBatch, LogitsWindow
-from pilotfish.backends.llama.library import forget_errors, logged_error, load_library
+from pilotfish.backends.llama.library import forget_errors, load_library, logged_error
 from pilotfish.backends.llama.loading import (
     LoadedFile,
     LoadOptions,
     open_context,
     with_context_size,
 )
+from pilotfish.backends.llama.machine import kept_affinity
 from pilotfish.backends.llama.tokenizer import count_real_tokens
 from pilotfish.errors import BackendError
 
+# OpenMP binds each thread that calls it once, at that thread's first pass
+_this_thread = threading.local()
 _REASONS = {1: "no free place in the cache", 2: "interrupted"}
 
 
@@ -71,7 +75,12 @@ class LlamaContext:
         """
         batch = self.batch
         start = time.perf_counter()
-        code = self._decode(self._handle, batch.struct)
+        if getattr(_this_thread, "has_run", False):
+            code = self._decode(self._handle, batch.struct)
+        else:
+            with kept_affinity():
+                code = self._decode(self._handle, batch.struct)
+            _this_thread.has_run = True
         if code:
             reason = _REASONS.get(code) or logged_error() or "no reason given"
             forget_errors()

@@ -10,7 +10,7 @@ from typing import Any
 
 from pilotfish import gguf
 from pilotfish.backends.llama.facts import cache_bytes_per_token, read_metadata
-from pilotfish.backends.llama.library import forget_errors, logged_error, load_library
+from pilotfish.backends.llama.library import forget_errors, load_library, logged_error
 from pilotfish.backends.llama.machine import available_memory_bytes
 from pilotfish.errors import ConfigError, ModelError, ModelFileError, NotEnoughMemory
 

@@ -93,6 +93,24 @@ def protected_placement() -> Iterator[bool]:
             os.environ.pop(name, None)
 
 
+@contextmanager
+def kept_affinity() -> Iterator[None]:
+    """Give the calling thread back the CPUs it had, whatever happens inside.
+
+    With placement on, OpenMP binds a thread to one core while loading or at the thread's first
+    pass, and every process and thread started from it later would inherit that one core. The
+    worker threads stay where they were placed, and that is what keeps two of them apart.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        yield
+        return
+    cpus = os.sched_getaffinity(0)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cpus)
+
+
 def processor_name() -> str:
     """Return the processor's name as the system gives it."""
     for line in _read(Path("/proc/cpuinfo")).splitlines():

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,8 @@ def save_report(description: Mapping[str, Any], report: WidthReport) -> None:
         scratch.write_text(json.dumps({"for": description, "report": asdict(report)}, indent=1))
         os.replace(scratch, target)
     except OSError:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):
+            scratch.unlink()
 
 
 def _file_of(description: Mapping[str, Any]) -> Path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pilotfish.backends.llama.context import LlamaContext
 
 DEFAULT_WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24)
-_NUM_ROWS = 24
+_NUM_ROWS = 16
 # the cache grows in steps of 256 cells; rows on both sides of a step must agree too
 _PREFIX_LENGTH = 248
 _NEIGHBOUR_LENGTH = 40
@@ -58,7 +58,7 @@ class WidthReport:
     unsteady: tuple[int, ...]
     strict_widths: tuple[int, ...]
     num_positions: int
-    seconds_by_width: dict[int, float]
+    seconds_by_width: dict[int, float] = field(compare=False)
     reason: str
 
 

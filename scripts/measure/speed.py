@@ -1,0 +1,141 @@
+#!/usr/bin/env python
+"""Measure decode speed of drafters against plain decoding, in interleaved pairs.
+
+Every prompt is answered by every mode in each round, plain among them; the figure of a mode is the
+geometric mean over prompts of plain time over its time per token, decode only, with the spread
+over rounds. Stores of past replies are emptied before every reply.
+
+    python scripts/measure/speed.py --modes suffix,model --set edit --rounds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from typing import Any
+
+from prompts import CHATS, CODE_EDITS
+from same_text import first_difference
+
+from pilotfish.build import DEFAULT_DRAFT, DEFAULT_TARGET, load_model
+from pilotfish.config import EngineConfig, ModelConfig, Request
+from pilotfish.control.fixed import FixedController
+from pilotfish.drafters.hybrid import HybridDrafter
+from pilotfish.drafters.model import ModelDrafter
+from pilotfish.drafters.ngram import NgramDrafter
+from pilotfish.drafters.none import NoDrafter
+from pilotfish.drafters.suffix import SuffixDrafter
+from pilotfish.engine.engine import Engine
+from pilotfish.generation import TextEngine
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(statistics.fmean(math.log(value) for value in values))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", default=DEFAULT_TARGET)
+    parser.add_argument("--draft", default=DEFAULT_DRAFT)
+    parser.add_argument("--modes", default="suffix,model")
+    parser.add_argument("--set", choices=["edit", "chat"], default="edit")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=160)
+    parser.add_argument("--text-drafts", type=int, default=15)
+    parser.add_argument("--model-drafts", type=int, default=3)
+    parser.add_argument("--min-probability", type=float, default=0.6)
+    args = parser.parse_args()
+
+    config = ModelConfig(reference=args.target, context_size=2048)
+    engines = EngineConfig(target=config)
+    target = load_model(config, engines, strict=False)
+    wanted = args.modes.split(",")
+    draft = None
+    if {"model", "hybrid"} & set(wanted):
+        draft = load_model(
+            ModelConfig(reference=args.draft, context_size=2048), engines, strict=False
+        )
+
+    def drafter(mode: str) -> Any:
+        suffix = SuffixDrafter(min_probability=args.min_probability, store_tokens=0)
+        if mode in ("model", "hybrid"):
+            assert draft is not None
+            model = ModelDrafter(
+                draft, vocab_size=target.vocab_size, max_draft_tokens=args.model_drafts
+            )
+            return model if mode == "model" else HybridDrafter([suffix, model])
+        return {"plain": NoDrafter(), "ngram": NgramDrafter(), "suffix": suffix}[mode]
+
+    def engine(mode: str) -> Engine:
+        number = args.model_drafts if mode == "model" else args.text_drafts
+        return Engine(target=target, drafter=drafter(mode), controller=FixedController(number))
+
+    modes = ["plain", *wanted]
+    text = TextEngine(engine("plain"), target.tokenizer)
+    prompts = CODE_EDITS if args.set == "edit" else CHATS
+    seconds: dict[str, list[list[float]]] = {mode: [[] for _ in prompts] for mode in modes}
+    drafted, accepted, rounds, emitted = (dict.fromkeys(modes, 0) for _ in range(4))
+    parted: dict[str, set[int]] = {mode: set() for mode in modes}
+    for round_index in range(args.rounds):
+        for number, prompt_text in enumerate(prompts):
+            prompt = text.prompt_ids(prompt_text, Request())
+            plain_ids: list[int] = []
+            order = modes if round_index % 2 == 0 else [modes[0], *reversed(modes[1:])]
+            for mode in order:
+                running = engine(mode)
+                session = running.start(
+                    prompt, max_tokens=args.tokens, end_ids=target.tokenizer.end_ids
+                )
+                for _ in running.run(session):
+                    pass
+                time_taken = sum(r.round_seconds for r in session.records)
+                seconds[mode][number].append(time_taken / len(session.output_ids))
+                drafted[mode] += sum(r.num_drafted for r in session.records)
+                accepted[mode] += sum(r.num_accepted for r in session.records)
+                rounds[mode] += len(session.records)
+                emitted[mode] += len(session.output_ids)
+                if mode == "plain":
+                    plain_ids = session.output_ids
+                elif first_difference(plain_ids, session.output_ids) is not None:
+                    parted[mode].add(number)
+            print(f"round {round_index + 1}, prompt {number + 1}", file=sys.stderr)
+    report: dict[str, Any] = {
+        "set": args.set,
+        "prompts": len(prompts),
+        "plain_tokens_per_second": 1 / statistics.median(t for p in seconds["plain"] for t in p),
+        "modes": {},
+    }
+    for mode in wanted:
+        by_round = [
+            geometric_mean(
+                [seconds["plain"][n][r] / seconds[mode][n][r] for n in range(len(prompts))]
+            )
+            for r in range(args.rounds)
+        ]
+        by_prompt = [
+            statistics.median(
+                plain / ours
+                for plain, ours in zip(seconds["plain"][n], seconds[mode][n], strict=True)
+            )
+            for n in range(len(prompts))
+        ]
+        report["modes"][mode] = {
+            "speedup": {
+                "median": statistics.median(by_round),
+                "min": min(by_round),
+                "max": max(by_round),
+            },
+            "by_prompt": [round(value, 3) for value in by_prompt],
+            "tokens_per_round": emitted[mode] / rounds[mode],
+            "acceptance_rate": accepted[mode] / drafted[mode] if drafted[mode] else None,
+            "prompts_that_parted": sorted(parted[mode]),
+        }
+    print(json.dumps(report, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
