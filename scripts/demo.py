@@ -20,7 +20,6 @@ import pilotfish
 from pilotfish import models
 from pilotfish.cli import main as command_line
 from pilotfish.cli.console import (
-    ORIGIN_STYLES,
     OriginSpans,
     SideBySide,
     Span,
@@ -186,7 +185,9 @@ def run(arguments: argparse.Namespace) -> int:
     fetch(arguments.target, arguments.draft)
     console.print(f"target {arguments.target}, drafter {arguments.drafter}, temperature 0")
     console.print("the task: rename a class, add type hints and docstrings, copy the rest")
-    console.print(legend(ORIGIN_STYLES), end="\n\n")
+    if console.is_terminal and not console.no_color:
+        console.print(legend())
+    console.print()
     limit = arguments.max_tokens
     with Columns("plain", f"drafter {arguments.drafter}") as columns:
         plain = reply_of(arguments, "none", max_tokens=limit, columns=columns, column=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -28,7 +28,20 @@ def _strict(kind: type[T], raw: Mapping[str, Any], what: str) -> T:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
             raise ConfigError(f"unknown {what} option: {name}", hint=hint)
+    missing = [f.name for f in fields(kind) if _required(f) and f.name not in raw]  # type: ignore[arg-type]
+    if missing:
+        raise ConfigError(f"{what} option missing: {', '.join(missing)}")
     return kind(**raw)
+
+
+def _required(option: Field[Any]) -> bool:
+    return option.default is MISSING and option.default_factory is MISSING
+
+
+def _table(raw: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"{what} must be a table of options, got {raw!r}")
+    return raw
 
 
 def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
@@ -63,7 +76,9 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any] | str) -> ModelConfig:
         """Return the config from a mapping, or from a bare reference."""
-        return _strict(cls, {"reference": raw} if isinstance(raw, str) else raw, "model")
+        if isinstance(raw, str):
+            return cls(reference=raw)
+        return _strict(cls, _table(raw, "a model"), "model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,13 +123,14 @@ class EngineConfig:
     def from_dict(cls, raw: Mapping[str, Any]) -> EngineConfig:
         """Return the config from nested mappings, as a TOML file gives them."""
         values = dict(raw)
-        if "target" not in values:
-            raise ConfigError("the configuration names no target model", hint="set target = ...")
-        values["target"] = ModelConfig.from_dict(values["target"])
+        if "target" in values:
+            values["target"] = ModelConfig.from_dict(values["target"])
         if values.get("draft") is not None:
             values["draft"] = ModelConfig.from_dict(values["draft"])
         if "speculation" in values:
-            values["speculation"] = SpeculationConfig.from_dict(values["speculation"])
+            values["speculation"] = SpeculationConfig.from_dict(
+                _table(values["speculation"], "speculation")
+            )
         return _strict(cls, values, "engine")
 
     @classmethod

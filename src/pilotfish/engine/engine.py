@@ -60,13 +60,15 @@ class Engine:
         many as the context holds. Raises PromptError, ContextLengthExceeded or BackendError.
         """
         room = self.target.context_size + 1 - len(prompt)
+        settings = settings or SamplingSettings()
         self._check_prompt(prompt, room)
+        self._check_ids("logit_bias", [*settings.logit_bias, *settings.banned_tokens])
         with self._lock:
             session = Session(
                 next(self._request_ids),
                 prompt,
                 self.target.new_cache(),
-                settings=settings or SamplingSettings(),
+                settings=settings,
                 seed=secrets.randbits(SEED_BITS) if seed is None else seed,
                 end_ids=end_ids,
                 num_tokens_left=room if max_tokens is None else min(max_tokens, room),
@@ -89,11 +91,13 @@ class Engine:
                 f"{self.target.context_size}",
                 hint="shorten the prompt or raise --ctx",
             )
-        wrong = next((t for t in prompt if not 0 <= t < self.target.vocab_size), None)
+        self._check_ids("prompt", prompt)
+
+    def _check_ids(self, name: str, token_ids: Sequence[int]) -> None:
+        size = self.target.vocab_size
+        wrong = next((token for token in token_ids if not 0 <= token < size), None)
         if wrong is not None:
-            raise PromptError(
-                f"token id {wrong} is outside the vocabulary of {self.target.vocab_size}"
-            )
+            raise PromptError(f"{name}: token id {wrong} is outside the vocabulary of {size}")
 
     def _read_prompt(self, session: Session) -> None:
         start = self._clock()
