@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+
 from support.tiny_gguf import write_tiny
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)

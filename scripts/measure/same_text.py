@@ -11,6 +11,7 @@ decoding where two tokens are almost equal: the report says how often and at whi
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -52,6 +53,9 @@ SETTINGS = {
 }
 
 
+REQUEST_IDS = itertools.count(1000)
+
+
 class KnownReplyDrafter:
     """Proposes a known reply, wrong at every third token (oracle), or random tokens."""
 
@@ -79,10 +83,24 @@ class KnownReplyDrafter:
         pass
 
 
-def run(engine: Engine, prompt: list[int], options: dict[str, Any]) -> Session:
-    session = engine.start(prompt, **options)
-    for _ in engine.run(session):
-        pass
+def run(engine: Engine, first: Session, options: dict[str, Any]) -> Session:
+    """Run one reply on the prompt that `first` has read: reading it again gives the same bits."""
+    prompt = first.tokens[: first.num_prompt_tokens]
+    first.cache.truncate(len(prompt) - 1)
+    session = Session(
+        next(REQUEST_IDS),
+        prompt,
+        first.cache,
+        settings=options["settings"],
+        seed=options["seed"],
+        end_ids=options["end_ids"],
+        num_tokens_left=options["max_tokens"],
+    )
+    while not session.done:
+        engine.step([session])
+    engine.drafter.forget(session.request_id)
+    if session.error is not None:
+        raise session.error
     return session
 
 
@@ -141,6 +159,7 @@ def main() -> int:
     for number, prompt_text in enumerate(MIX[: args.prompts]):
         request = Request(raw=len(prompt_text) == 1)  # "a" alone is a one-token prompt
         prompt = text.prompt_ids(prompt_text, request)
+        first = engine(NoDrafter()).start(prompt)
         for name, variants in SETTINGS.items():
             for settings, seed in variants:
                 options = {
@@ -149,10 +168,10 @@ def main() -> int:
                     "max_tokens": args.tokens,
                     "end_ids": target.tokenizer.end_ids,
                 }
-                plain = run(engine(NoDrafter()), prompt, options)
+                plain = run(engine(NoDrafter()), first, options)
                 oracle.reply = plain.output_ids
                 for drafter_name, drafter in drafters.items():
-                    reply = run(engine(drafter), prompt, options)
+                    reply = run(engine(drafter), first, options)
                     result["replies"] += 1
                     accepted[drafter_name] += sum(r.num_accepted for r in reply.records)
                     if reply.drafting_error is not None:
@@ -168,6 +187,7 @@ def main() -> int:
                                 "margin": margin(plain, at),
                             }
                         )
+        first.cache.close()
         print(
             f"prompt {number + 1}: {len(result['different'])} of {result['replies']} replies "
             f"differ, {time.perf_counter() - start:.0f} s",

@@ -5,7 +5,10 @@ Every prompt is answered by every mode in each round, plain among them; the figu
 geometric mean over prompts of plain time over its time per token, decode only, with the spread
 over rounds. Stores of past replies are emptied before every reply.
 
-    python scripts/measure/speed.py --modes suffix,model --set edit --rounds 3
+A mode is a drafter and its most draft tokens per round: none, ngram, suffix, model, or hybrid
+(suffix, else model).
+
+    python scripts/measure/speed.py --modes suffix:3,model:3 --set edit --rounds 3
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.engine.engine import Engine
 from pilotfish.generation import TextEngine
 
+PLAIN = "none:0"
+
 
 def geometric_mean(values: list[float]) -> float:
     return math.exp(statistics.fmean(math.log(value) for value in values))
@@ -40,12 +45,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", default=DEFAULT_TARGET)
     parser.add_argument("--draft", default=DEFAULT_DRAFT)
-    parser.add_argument("--modes", default="suffix,model")
+    parser.add_argument("--modes", default="suffix:3,model:3")
     parser.add_argument("--set", choices=["edit", "chat"], default="edit")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=160)
-    parser.add_argument("--text-drafts", type=int, default=15)
-    parser.add_argument("--model-drafts", type=int, default=3)
     parser.add_argument("--min-probability", type=float, default=0.6)
     args = parser.parse_args()
 
@@ -54,27 +57,26 @@ def main() -> int:
     target = load_model(config, engines, strict=False)
     wanted = args.modes.split(",")
     draft = None
-    if {"model", "hybrid"} & set(wanted):
+    if any(mode.startswith(("model", "hybrid")) for mode in wanted):
         draft = load_model(
             ModelConfig(reference=args.draft, context_size=2048), engines, strict=False
         )
 
-    def drafter(mode: str) -> Any:
+    def drafter(kind: str) -> Any:
         suffix = SuffixDrafter(min_probability=args.min_probability, store_tokens=0)
-        if mode in ("model", "hybrid"):
+        if kind in ("model", "hybrid"):
             assert draft is not None
-            model = ModelDrafter(
-                draft, vocab_size=target.vocab_size, max_draft_tokens=args.model_drafts
-            )
-            return model if mode == "model" else HybridDrafter([suffix, model])
-        return {"plain": NoDrafter(), "ngram": NgramDrafter(), "suffix": suffix}[mode]
+            model = ModelDrafter(draft, vocab_size=target.vocab_size)
+            return model if kind == "model" else HybridDrafter([suffix, model])
+        return {"none": NoDrafter(), "ngram": NgramDrafter(), "suffix": suffix}[kind]
 
     def engine(mode: str) -> Engine:
-        number = args.model_drafts if mode == "model" else args.text_drafts
-        return Engine(target=target, drafter=drafter(mode), controller=FixedController(number))
+        kind, _, number = mode.partition(":")
+        controller = FixedController(int(number or 0))
+        return Engine(target=target, drafter=drafter(kind), controller=controller)
 
-    modes = ["plain", *wanted]
-    text = TextEngine(engine("plain"), target.tokenizer)
+    modes = [PLAIN, *wanted]
+    text = TextEngine(engine(PLAIN), target.tokenizer)
     prompts = CODE_EDITS if args.set == "edit" else CHATS
     seconds: dict[str, list[list[float]]] = {mode: [[] for _ in prompts] for mode in modes}
     drafted, accepted, rounds, emitted = (dict.fromkeys(modes, 0) for _ in range(4))
@@ -97,7 +99,7 @@ def main() -> int:
                 accepted[mode] += sum(r.num_accepted for r in session.records)
                 rounds[mode] += len(session.records)
                 emitted[mode] += len(session.output_ids)
-                if mode == "plain":
+                if mode == PLAIN:
                     plain_ids = session.output_ids
                 elif first_difference(plain_ids, session.output_ids) is not None:
                     parted[mode].add(number)
@@ -105,20 +107,20 @@ def main() -> int:
     report: dict[str, Any] = {
         "set": args.set,
         "prompts": len(prompts),
-        "plain_tokens_per_second": 1 / statistics.median(t for p in seconds["plain"] for t in p),
+        "plain_tokens_per_second": 1 / statistics.median(t for p in seconds[PLAIN] for t in p),
         "modes": {},
     }
     for mode in wanted:
         by_round = [
             geometric_mean(
-                [seconds["plain"][n][r] / seconds[mode][n][r] for n in range(len(prompts))]
+                [seconds[PLAIN][n][r] / seconds[mode][n][r] for n in range(len(prompts))]
             )
             for r in range(args.rounds)
         ]
         by_prompt = [
             statistics.median(
                 plain / ours
-                for plain, ours in zip(seconds["plain"][n], seconds[mode][n], strict=True)
+                for plain, ours in zip(seconds[PLAIN][n], seconds[mode][n], strict=True)
             )
             for n in range(len(prompts))
         ]

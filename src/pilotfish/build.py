@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 DEFAULT_TARGET = "qwen2.5-coder-1.5b"
 DEFAULT_DRAFT = "qwen2.5-coder-0.5b"
 
-# Draft lengths while nothing is known about costs. Drafts from text are long or absent; a draft
-# model's tokens cost a pass each, so it fills one group of rows of llama.cpp's kernels.
-DEFAULT_TEXT_DRAFT_TOKENS = 15
-DEFAULT_MODEL_DRAFT_TOKENS = 3
+# While nothing is measured: with the pending token these fill one group of rows of llama.cpp's
+# kernels, the last width before rows get dear.
+DEFAULT_NUM_SPECULATIVE_TOKENS = 3
 # on kernels where rows are dear, a draft from text must be more likely than not to stand
 TEXT_MIN_PROBABILITY = 0.6
 
@@ -93,11 +92,10 @@ def load_engine(config: EngineConfig) -> TextEngine:
             if draft.facts.path == target.facts.path:
                 notices.append("draft and target are the same file: drafting cannot save time")
         drafter = make_drafter(speculation, draft, vocab_size=target.vocab_size)
-        number = speculation.num_speculative_tokens
         engine = Engine(
             target=target,
             drafter=drafter,
-            controller=FixedController(DEFAULT_TEXT_DRAFT_TOKENS if number is None else number),
+            controller=FixedController(number_of_drafts(speculation)),
             verify_rule=speculation.verify,
         )
     except BaseException:
@@ -135,12 +133,17 @@ def require_truncation(model: LlamaModel, *, role: str) -> None:
         )
 
 
+def number_of_drafts(speculation: SpeculationConfig) -> int:
+    """Return how many tokens are drafted in a round at most."""
+    number = speculation.num_speculative_tokens
+    return DEFAULT_NUM_SPECULATIVE_TOKENS if number is None else number
+
+
 def make_drafter(
     speculation: SpeculationConfig, draft: LlamaModel | None, *, vocab_size: int
 ) -> Drafter:
     """Return the drafter the configuration names; `auto` is suffix, else model, else none."""
-    number = speculation.num_speculative_tokens
-    if number == 0 or speculation.drafter == "none":
+    if speculation.drafter == "none" or number_of_drafts(speculation) == 0:
         return NoDrafter()
     if speculation.drafter == "ngram":
         return NgramDrafter()
@@ -149,11 +152,7 @@ def make_drafter(
         return suffix
     if draft is None:
         return suffix
-    model = ModelDrafter(
-        draft,
-        vocab_size=vocab_size,
-        max_draft_tokens=DEFAULT_MODEL_DRAFT_TOKENS if number is None else None,
-    )
+    model = ModelDrafter(draft, vocab_size=vocab_size)
     return model if speculation.drafter == "model" else HybridDrafter([suffix, model])
 
 
@@ -168,15 +167,14 @@ def make_facts(
         "target": target.facts.to_dict(),
         "draft": None if draft is None else draft.facts.to_dict(),
     }
-    number = speculation.num_speculative_tokens
+    number = number_of_drafts(speculation)
     off = speculation.drafter == "none" or number == 0
-    length = "the drafter's default number of" if number is None else f"up to {number}"
     return Facts(
         exactness=target.exactness,
         models=described,
         notices=tuple(notices),
         speculation_on=not off,
-        speculation_reason="turned off" if off else f"fixed: {length} tokens a round",
+        speculation_reason="turned off" if off else f"fixed: up to {number} tokens a round",
     )
 
 

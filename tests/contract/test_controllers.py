@@ -43,7 +43,9 @@ def test_observing_never_fails_and_keeps_the_ceiling(make: Callable[[int], Contr
     controller = make(4)
     controller.observe([])
     for accepted in (0, 4, 2):
-        controller.observe([record(1, drafted=4, accepted=accepted), record(2, drafted=0, accepted=0)])
+        controller.observe(
+            [record(1, drafted=4, accepted=accepted), record(2, drafted=0, accepted=0)]
+        )
         assert max(controller.draft_budgets([view(1), view(2)])) <= 4
 
 

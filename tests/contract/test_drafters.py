@@ -58,7 +58,14 @@ def view(
     needs_laws: bool = False,
 ) -> SessionView:
     return SessionView(
-        request_id, tokens, num_prompt_tokens, settings, 7, round_index, frozenset({END}), needs_laws
+        request_id,
+        tokens,
+        num_prompt_tokens,
+        settings,
+        7,
+        round_index,
+        frozenset({END}),
+        needs_laws,
     )
 
 
@@ -99,7 +106,9 @@ def test_the_view_is_only_read(drafter: Drafter) -> None:
     assert tokens == SONG
 
 
-def play(drafter: Drafter, request_id: int, script: Sequence[int], *, laws: bool = False) -> list[Proposal]:
+def play(
+    drafter: Drafter, request_id: int, script: Sequence[int], *, laws: bool = False
+) -> list[Proposal]:
     """Return the proposals of a session whose reply is `script`, accepted while it agrees."""
     tokens, proposals, round_index = list(SONG[:5]), [], 0
     while len(tokens) < 5 + len(script):
@@ -140,9 +149,7 @@ def test_requests_do_not_disturb_each_other(name: str) -> None:
     texts = {i: list(SONG[:5]) for i in solo}
     told: dict[int, list[Proposal]] = {i: [] for i in solo}
     while running := [i for i in solo if len(texts[i]) < 5 + len(SCRIPT[i:])]:
-        views = [
-            view(texts[i], request_id=i, round_index=len(told[i])) for i in reversed(running)
-        ]
+        views = [view(texts[i], request_id=i, round_index=len(told[i])) for i in reversed(running)]
         proposals = shared.propose(views, [3] * len(views))
         assert len(proposals) == len(views)
         for i, proposal in zip(reversed(running), proposals, strict=True):

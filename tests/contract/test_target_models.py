@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.tiny_gguf import write_tiny
 
 from pilotfish import models
 from pilotfish.backends.llama import LlamaModel
@@ -16,6 +15,7 @@ from pilotfish.backends.scripted import ScriptedModel, random_logits
 from pilotfish.errors import BackendError
 from pilotfish.protocols import Cache, TargetModel
 from pilotfish.types import FloatArray, Segment
+from support.tiny_gguf import write_tiny
 
 CONTEXT = 96
 PLACES = 3
@@ -147,9 +147,7 @@ def test_ragged_sequences_in_one_call_are_each_as_if_alone(
         alone.append(one_by_one(subject, cache, text[start : start + width]))
         cache.truncate(start)
     for order in ([0, 1, 2], [2, 0, 1]):
-        segments = [
-            Segment(caches[i], texts[i][starts[i] : starts[i] + widths[i]]) for i in order
-        ]
+        segments = [Segment(caches[i], texts[i][starts[i] : starts[i] + widths[i]]) for i in order]
         together = [one.copy() for one in subject.model.forward(segments)]
         for i, scored in zip(order, together, strict=True):
             same(subject, scored, alone[i])

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.tiny_gguf import write_tiny
 
 from pilotfish import models
 from pilotfish.backends.llama import LlamaModel
 from pilotfish.backends.scripted import ScriptedTokenizer
 from pilotfish.text import Tokenizer
+from support.tiny_gguf import write_tiny
 
 TEXTS = {
     "plain": "The quick brown fox.",

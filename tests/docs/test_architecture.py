@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import subprocess
 import sys
@@ -56,8 +57,6 @@ LIBRARIES = {
     "jinja2": {"text"},
     "typer": {"cli"},
     "rich": {"cli"},
-    "tomllib": {"config"},  # no standard library yet on Python 3.10
-    "tomli": {"config"},
 }
 
 MODULE_LINES = 400
@@ -71,6 +70,11 @@ ENTRANCES = {
     "backends.scripted.ScriptedModel.__init__",
     "engine.session.Session.__init__",
 }
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def dotted(path: Path) -> str:
@@ -99,10 +103,11 @@ def runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
         yield from runtime_nodes(child)
 
 
+@functools.cache
 def imported_names(path: Path) -> set[str]:
     """Return the dotted names a module imports at run time."""
     names: set[str] = set()
-    for node in runtime_nodes(ast.parse(path.read_text())):
+    for node in runtime_nodes(parsed(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -187,7 +192,7 @@ def functions(path: Path) -> Iterator[tuple[str, Function]]:
             named = isinstance(child, Function | ast.ClassDef)
             yield from below(child, f"{prefix}.{child.name}" if named else prefix)
 
-    yield from below(ast.parse(path.read_text()), module_id(path))
+    yield from below(parsed(path), module_id(path))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_id)
@@ -233,12 +238,12 @@ def public_definitions(path: Path) -> Iterator[tuple[str, Function | ast.ClassDe
             if isinstance(node, ast.ClassDef):
                 yield from below(node.body, f"{prefix}.{node.name}")
 
-    yield from below(ast.parse(path.read_text()).body, module_id(path))
+    yield from below(parsed(path).body, module_id(path))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_id)
 def test_public_definitions_have_docstrings_and_annotations(path: Path) -> None:
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     assert ast.get_docstring(tree) or not tree.body, f"{path.name} has no docstring"
     for name, node in public_definitions(path):
         assert ast.get_docstring(node), f"{name} has no docstring"

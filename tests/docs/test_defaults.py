@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.text_engines import text_engine, tokenizer
-from support.tiny_gguf import write_tiny
 
 import pilotfish
 from pilotfish import backends, control, drafters, errors
@@ -35,6 +33,8 @@ from pilotfish.types import (
     Segment,
     SessionView,
 )
+from support.text_engines import text_engine, tokenizer
+from support.tiny_gguf import write_tiny
 
 
 def small_engine() -> pilotfish.TextEngine:
@@ -174,7 +174,9 @@ def test_no_public_part_is_left_out() -> None:
         assert classes_below(package) - helpers <= set(PARTS)
 
 
-@pytest.mark.parametrize("function", ["acceptance_rate", "tokens_per_round", "accepted_per_position"])
+@pytest.mark.parametrize(
+    "function", ["acceptance_rate", "tokens_per_round", "accepted_per_position"]
+)
 def test_figures_need_only_records(function: str) -> None:
     assert not getattr(metrics, function)([])
 

@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,14 +19,9 @@ from typing import NamedTuple
 import pytest
 
 import pilotfish
-from pilotfish import errors
+from pilotfish import build, errors
 from pilotfish.accounting.metrics import ReplyStats
 from pilotfish.config import EngineConfig
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
 
 ROOT = Path(pilotfish.__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -185,16 +181,15 @@ def test_commands_on_the_pages_have_these_options(
             command = (*command, words[len(command)])
         rest = words[len(command) :]
         if not command:
-            assert rest[:1] and rest[0].startswith("--"), f"no command: pilotfish {' '.join(words)}"
+            first = "".join(rest[:1])
+            assert first.startswith("--"), f"no command: pilotfish {' '.join(words)}"
         known = options_in(help_texts[command]) | {"--help", "--verbose"}
         used = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
         assert used <= known, f"pilotfish {' '.join(words)}"
 
 
 @pytest.mark.parametrize("page", CURRENT, ids=page_id)
-def test_options_in_the_prose_exist(
-    page: Path, help_texts: Mapping[tuple[str, ...], str]
-) -> None:
+def test_options_in_the_prose_exist(page: Path, help_texts: Mapping[tuple[str, ...], str]) -> None:
     known = set().union(*map(options_in, help_texts.values())) | FOREIGN_OPTIONS
     for span in re.findall(r"`([^`]+)`", prose(page)):
         for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span):
@@ -299,7 +294,7 @@ def test_pages_use_our_words(page: Path) -> None:
 def test_words_in_code_of_the_glossary_exist() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     source = "\n".join(p.read_text() for p in (ROOT / "src").rglob("*.py"))
-    rows = re.findall(r"(?m)^\| [\w γ,/-]+ \| ((?:`[^`]+`(?:, )?)+) \|", text)
+    rows = re.findall(r"(?m)^\| [^|`]+ \| ((?:`[^`]+`(?:, )?)+) \|", text)
     assert len(rows) >= 12
     for row in rows:
         for name in re.findall(r"`([^`]+)`", row):
@@ -329,6 +324,15 @@ def test_every_figure_of_a_reply_is_explained() -> None:
     page = (ROOT / "docs" / "concepts" / "accounting.md").read_text(encoding="utf-8")
     for field in dataclasses.fields(ReplyStats):
         assert f"`{field.name}`" in page
+
+
+def test_defaults_on_the_pages_are_those_of_the_code() -> None:
+    number, limit = build.DEFAULT_NUM_SPECULATIVE_TOKENS, build.TEXT_MIN_PROBABILITY
+    drafters = (ROOT / "docs" / "concepts" / "drafters.md").read_text(encoding="utf-8")
+    choosing = (ROOT / "docs" / "guides" / "choosing-a-drafter.md").read_text(encoding="utf-8")
+    assert f"({number} when it is not given)" in drafters
+    assert f"above a limit: {limit} in" in drafters
+    assert f"Without the option it is {number}:" in choosing
 
 
 def test_the_limit_of_the_promise_is_in_plain_words() -> None:

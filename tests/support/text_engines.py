@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from pilotfish.backends.scripted import LogitsFunction, ScriptedModel, ScriptedTokenizer
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.none import NoDrafter
@@ -23,12 +24,12 @@ TEMPLATE = (
 def tokenizer(*extra: bytes) -> ScriptedTokenizer:
     """Return a tokenizer of all bytes, two control tokens, and `extra` longer tokens."""
     pieces = [*(bytes([i]) for i in range(256)), b"<|start|>", b"<|end|>", *extra]
-    return ScriptedTokenizer(
-        pieces, special=(START, END), end_ids=(END,), chat_template=TEMPLATE
-    )
+    return ScriptedTokenizer(pieces, special=(START, END), end_ids=(END,), chat_template=TEMPLATE)
 
 
-def reply_logits(reply: Sequence[int], *, vocab_size: int, num_prompt_tokens: int) -> LogitsFunction:
+def reply_logits(
+    reply: Sequence[int], *, vocab_size: int, num_prompt_tokens: int
+) -> LogitsFunction:
     """Return logits whose greedy text after any prompt of that length is `reply`, then the end.
 
     The row depends on what came before, too, so that a skipped or repeated token shows.
@@ -38,7 +39,7 @@ def reply_logits(reply: Sequence[int], *, vocab_size: int, num_prompt_tokens: in
         index = len(prefix) - num_prompt_tokens
         row = np.random.default_rng([len(prefix), prefix[-1]]).standard_normal(vocab_size)
         in_step = index < 0 or tuple(reply[:index]) == prefix[num_prompt_tokens:]
-        if in_step and 0 <= index:
+        if in_step and index >= 0:
             row[reply[index] if index < len(reply) else END] += 20.0
         return row.astype(np.float32)
 

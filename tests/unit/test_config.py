@@ -63,7 +63,7 @@ def test_an_unknown_key_is_named_with_a_hint(raw: dict[str, Any], name: str, hin
 
 
 def test_a_configuration_without_a_target_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no target"):
+    with pytest.raises(ConfigError, match="target"):
         EngineConfig.from_dict({"draft": "small"})
 
 
@@ -79,7 +79,8 @@ def test_a_file_is_read_like_a_mapping(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"target = ", b"\xff\xfe\x00", b"= 3", b"[target\n", b'target = "a"\ntarget = "b"\n']
+    "content",
+    [b"target = ", b"\xff\xfe\x00", b"= 3", b"[target\n", b'target = "a"\ntarget = "b"\n'],
 )
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.toml"
@@ -108,7 +109,10 @@ def test_a_file_that_is_not_there_or_a_folder_is_named(tmp_path: Path) -> None:
         ],
         (SpeculationConfig, {}, "drafter", "magic"),
         (SpeculationConfig, {}, "verify", "block"),
-        *[(SpeculationConfig, {}, "num_speculative_tokens", value) for value in (-1, 1.5, "4", True)],
+        *[
+            (SpeculationConfig, {}, "num_speculative_tokens", value)
+            for value in (-1, 1.5, "4", True)
+        ],
         *[
             (EngineConfig, {"target": ModelConfig(reference="m")}, "max_sessions", value)
             for value in (0, -1, 1.5, None, math.nan)
@@ -189,22 +193,36 @@ def test_configurations_cannot_be_changed_and_take_keywords_only(value: Any) -> 
         type(value)("m")
 
 
-WRONG_KINDS: list[tuple[str, Any]] = [
-    *[("target", {"target": value}) for value in (3, None, {}, [], {"reference": 3})],
-    *[("speculation", {"target": "m", "speculation": value}) for value in (3, "suffix", None)],
-    ("draft", {"target": "m", "draft": 3}),
-    *[("strict", {"target": "m", "speculation": {"strict": value}}) for value in ("false", 1)],
-]
-
-
-@pytest.mark.xfail(reason="kinds are not checked everywhere yet", strict=False)
-@pytest.mark.parametrize(("name", "raw"), WRONG_KINDS)
-def test_a_value_of_another_kind_is_a_config_error(name: str, raw: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=f"{name}|reference"):
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *[{"target": value} for value in (3, None, {}, [])],
+        *[{"target": "m", "speculation": value} for value in (3, "suffix", None)],
+        {"target": "m", "draft": 3},
+    ],
+)
+def test_what_is_no_table_is_a_config_error(raw: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
         EngineConfig.from_dict(raw)
 
 
-@pytest.mark.xfail(reason="kinds are not checked everywhere yet", strict=False)
+KINDS_NOT_CHECKED = pytest.mark.xfail(reason="kinds are not checked everywhere yet", strict=False)
+
+
+@KINDS_NOT_CHECKED
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [
+        ("reference", {"target": {"reference": 3}}),
+        *[("strict", {"target": "m", "speculation": {"strict": v}}) for v in ("false", 1)],
+    ],
+)
+def test_a_value_of_another_kind_is_a_config_error(name: str, raw: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=name):
+        EngineConfig.from_dict(raw)
+
+
+@KINDS_NOT_CHECKED
 @pytest.mark.parametrize(
     ("name", "value"),
     [("stop", 3), ("system", 3), ("raw", "no"), ("logit_bias", [1]), ("banned_tokens", 3)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import threading
 from typing import Any
@@ -11,8 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.drafters import FunctionDrafter, RaisingDrafter, never, oracle, random_tokens
-from support.text_engines import END, START, reply_logits, text_engine, tokenizer
 
 from pilotfish.backends.scripted import ScriptedTokenizer, random_logits
 from pilotfish.config import Request, RequestOptions
@@ -21,6 +20,8 @@ from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.errors import BackendError, ConfigError, ContextLengthExceeded, PromptError
 from pilotfish.generation import Reply, TextEngine
 from pilotfish.types import SamplingSettings
+from support.drafters import FunctionDrafter, RaisingDrafter, never, oracle, random_tokens
+from support.text_engines import END, START, reply_logits, text_engine, tokenizer
 
 PROMPT = "Go:"
 MANY_BYTES = "né 日本語 👩‍👩‍👧 fin"
@@ -176,7 +177,7 @@ def test_any_cut_of_the_text_into_tokens_gives_the_text(data: st.DataObject, num
     raw = MANY_BYTES.encode()
     cuts = sorted(data.draw(st.sets(st.integers(1, len(raw) - 1), min_size=1)))
     edges = [0, *cuts, len(raw)]
-    pieces = [raw[i:j] for i, j in zip(edges, edges[1:], strict=False)]
+    pieces = [raw[i:j] for i, j in itertools.pairwise(edges)]
     reply, _ = answer(pieces, style="oracle-3", num_drafts=number)
     assert reply.text == MANY_BYTES
 
@@ -209,9 +210,7 @@ PROMPTS = ["Go:", "Go:", "On:"]
     "settings", [{}, {"temperature": 0.9, "seed": 5, "frequency_penalty": 0.3, "logprobs": 1}]
 )
 @pytest.mark.parametrize("drafter", [None, NgramDrafter(min_match=1), random_tokens(258)])
-def test_a_batch_gives_what_each_prompt_gives_alone(
-    drafter: Any, settings: dict[str, Any]
-) -> None:
+def test_a_batch_gives_what_each_prompt_gives_alone(drafter: Any, settings: dict[str, Any]) -> None:
     logits = random_logits(258, memory=2, scale=3.0)
     engine = text_engine(logits, words=tokenizer(), drafter=drafter)
     options = {"raw": True, "max_tokens": 24, **settings}
@@ -230,9 +229,7 @@ def test_a_batch_larger_than_the_engine_is_refused_and_frees_its_places() -> Non
 
 def test_closing_a_stream_cancels_and_frees_the_place() -> None:
     forgetting = FunctionDrafter(lambda view, budget: [1] * budget)
-    engine = text_engine(
-        random_logits(258), words=tokenizer(), drafter=forgetting, max_sessions=1
-    )
+    engine = text_engine(random_logits(258), words=tokenizer(), drafter=forgetting, max_sessions=1)
     stream = engine.stream(PROMPT, raw=True, max_tokens=100)
     first = next(stream)
     stream.close()
@@ -263,7 +260,9 @@ def test_several_threads_may_generate_at_once() -> None:
     expected = engine.generate(PROMPT, **options).token_ids
     replies: list[list[int]] = []
     threads = [
-        threading.Thread(target=lambda: replies.append(engine.generate(PROMPT, **options).token_ids))
+        threading.Thread(
+            target=lambda: replies.append(engine.generate(PROMPT, **options).token_ids)
+        )
         for _ in range(4)
     ]
     for thread in threads:

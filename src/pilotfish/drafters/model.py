@@ -72,11 +72,9 @@ class ModelDrafter:
         model: TargetModel,
         *,
         vocab_size: int,
-        max_draft_tokens: int | None = None,
         min_survival: float = 0.2,
     ) -> None:
         self._model = model
-        self._max_draft_tokens = max_draft_tokens
         self._vocab_size = min(vocab_size, model.vocab_size)
         self._min_survival = min_survival
         self._requests: dict[int, _Request] = {}
@@ -99,8 +97,6 @@ class ModelDrafter:
     def _begin(self, view: SessionView, budget: int) -> _Draft | None:
         # drafting k tokens evaluates positions up to len(tokens) + k - 2 of the draft's context
         budget = min(budget, self._model.context_size + 1 - len(view.tokens))
-        if self._max_draft_tokens is not None:
-            budget = min(budget, self._max_draft_tokens)
         if budget <= 0:
             return None
         request = self._requests.get(view.request_id)

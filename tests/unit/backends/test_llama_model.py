@@ -135,7 +135,12 @@ def test_any_batch_size_takes_any_number_of_rows(
 ):
     expected = rows_one_by_one(model, TEXT[:200])
     with LlamaModel(
-        tiny_path, context_size=256, max_sessions=2, batch_size=batch_size, cache_type="f32"
+        tiny_path,
+        context_size=256,
+        max_sessions=2,
+        batch_size=batch_size,
+        cache_type="f32",
+        threads=1,
     ) as small:
         caches = [small.new_cache(), small.new_cache()]
         for first_row in (0, 3, 199):
@@ -209,7 +214,7 @@ def rows_one_by_one_in(model: LlamaModel, cache: LlamaCache, token_ids: list[int
 def test_wrong_caches_are_refused(tiny_path: Path, model: LlamaModel, cache: LlamaCache):
     with pytest.raises(BackendError, match="twice"):
         model.forward([Segment(cache, [1]), Segment(cache, [2])])
-    with LlamaModel(tiny_path, context_size=64) as stranger:
+    with LlamaModel(tiny_path, context_size=64, threads=1) as stranger:
         theirs = stranger.new_cache()
         with pytest.raises(BackendError, match="another model"):
             model.forward([Segment(theirs, [1])])
@@ -271,7 +276,7 @@ def test_a_second_thread_gets_an_error(model: LlamaModel, cache: LlamaCache):
 
 
 def test_a_closed_model_refuses_everything_and_closes_twice(tiny_path: Path):
-    model = LlamaModel(tiny_path, context_size=64)
+    model = LlamaModel(tiny_path, context_size=64, threads=1)
     cache = model.new_cache()
     model.close()
     model.close()
@@ -294,7 +299,7 @@ def test_loading_and_freeing_does_not_raise_memory(tiny_path: Path):
         return int(pages) * 4096
 
     def round_trip() -> None:
-        with LlamaModel(tiny_path, context_size=1024, max_sessions=2) as model:
+        with LlamaModel(tiny_path, context_size=1024, max_sessions=2, threads=1) as model:
             rows_of(model, model.new_cache(), TEXT[:50])
 
     for _ in range(3):
@@ -310,7 +315,7 @@ def test_loading_and_freeing_does_not_raise_memory(tiny_path: Path):
 def test_padding_of_the_vocabulary_is_never_offered(tmp_path: Path):
     path = write_tiny(tmp_path / "padded.gguf", padding=13)
     real = len(vocabulary()[0])
-    with LlamaModel(path, context_size=128) as model:
+    with LlamaModel(path, context_size=128, threads=1) as model:
         assert (model.vocab_size, model.padded_vocab_size) == (real, real + 13)
         assert model.tokenizer.vocab_size == real
         assert max(greedy(model, TEXT[:5], 50)) < real
@@ -320,9 +325,9 @@ def test_padding_of_the_vocabulary_is_never_offered(tmp_path: Path):
 def test_sliding_windows_truncate_as_if_never_passed(tmp_path: Path, window: int):
     path = write_tiny(tmp_path / "window.gguf", sliding_window=window)
     plain_path = write_tiny(tmp_path / "wide.gguf", sliding_window=400)
-    with LlamaModel(path, context_size=256, max_sessions=2, cache_type="f32") as model:
+    with LlamaModel(path, context_size=256, max_sessions=2, cache_type="f32", threads=1) as model:
         expected = rows_one_by_one(model, TEXT[:120])
-        with LlamaModel(plain_path, context_size=256, cache_type="f32") as plain:
+        with LlamaModel(plain_path, context_size=256, cache_type="f32", threads=1) as plain:
             # the window does something once it is full
             everything = rows_one_by_one(plain, TEXT[:120])
         assert not np.allclose(everything[window + 8 :], expected[window + 8 :], atol=1e-3)
@@ -341,7 +346,7 @@ def test_sliding_windows_truncate_as_if_never_passed(tmp_path: Path, window: int
 
 def test_recurrent_models_say_so_and_decode_plainly(tmp_path: Path):
     path = write_tiny(tmp_path / "recurrent.gguf", recurrent=True)
-    with LlamaModel(path, context_size=128) as model:
+    with LlamaModel(path, context_size=128, threads=1) as model:
         assert not model.can_truncate
         text = greedy(model, TEXT[:5], 20)
         assert greedy(model, TEXT[:5], 20) == text
@@ -361,7 +366,7 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path, tiny_path: Path):
     cut.write_bytes(tiny_path.read_bytes()[:-1000])
     for path in (page, cut):
         with pytest.raises(ModelFileError):
-            LlamaModel(path)
+            LlamaModel(path, threads=1)
 
 
 def test_what_llama_cpp_logs_is_in_the_error(tmp_path: Path, tiny_path: Path):
@@ -369,7 +374,7 @@ def test_what_llama_cpp_logs_is_in_the_error(tmp_path: Path, tiny_path: Path):
     # same length, so that the file itself is sound
     strange.write_bytes(tiny_path.read_bytes().replace(b"llama.block_count", b"llama.blick_count"))
     with pytest.raises(ModelFileError, match="block_count"):
-        LlamaModel(strange)
+        LlamaModel(strange, threads=1)
 
 
 def test_too_little_memory_is_said_before_loading(tiny_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -377,7 +382,7 @@ def test_too_little_memory_is_said_before_loading(tiny_path: Path, monkeypatch: 
         "pilotfish.backends.llama.loading.available_memory_bytes", lambda: 100 * 10**6
     )
     with pytest.raises(NotEnoughMemory, match=r"needs about \d+ MB more, 100 MB are free"):
-        LlamaModel(tiny_path, context_size=200_000, max_sessions=8)
+        LlamaModel(tiny_path, context_size=200_000, max_sessions=8, threads=1)
 
 
 @pytest.mark.parametrize(
@@ -400,7 +405,9 @@ def test_impossible_options_are_refused(tiny_path: Path, options: dict[str, obje
 def test_every_cache_type_works(tmp_path: Path, cache_type: str):
     # a quantised cache needs heads of 32 values
     path = write_tiny(tmp_path / "heads.gguf", heads=1)
-    with LlamaModel(path, context_size=128, cache_type=cache_type, flash_attention=True) as model:
+    with LlamaModel(
+        path, context_size=128, cache_type=cache_type, flash_attention=True, threads=1
+    ) as model:
         rows = rows_of(model, model.new_cache(), TEXT[:40])
         assert np.isfinite(rows).all()
 
@@ -418,6 +425,6 @@ def test_facts_are_read_from_the_loaded_object(tiny_path: Path, model: LlamaMode
 
 
 def test_the_default_context_is_the_trained_one(tiny_path: Path):
-    with LlamaModel(tiny_path) as model:
+    with LlamaModel(tiny_path, threads=1) as model:
         assert model.context_size == 512
         assert model.max_width == 512

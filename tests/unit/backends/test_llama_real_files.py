@@ -25,7 +25,7 @@ def path() -> Path:
 
 @pytest.fixture(scope="module")
 def strict_model(path: Path) -> Iterator[LlamaModel]:
-    with LlamaModel(path, context_size=512, max_sessions=2, threads=2, strict=True) as model:
+    with LlamaModel(path, context_size=512, max_sessions=2, threads=1, strict=True) as model:
         yield model
 
 
@@ -50,9 +50,9 @@ def greedy(model: LlamaModel, prompt: list[int], num_tokens: int, *, drafts: int
 
 def test_strict_text_is_the_same_for_every_number_of_drafts(strict_model: LlamaModel):
     prompt = prompt_of(strict_model, 40)
-    plain = greedy(strict_model, prompt, 40, drafts=0)
-    for drafts in range(1, strict_model.max_width, 3):
-        assert greedy(strict_model, prompt, 40, drafts=drafts) == plain
+    plain = greedy(strict_model, prompt, 16, drafts=0)
+    for drafts in (1, 2, strict_model.max_width - 1):
+        assert greedy(strict_model, prompt, 16, drafts=drafts) == plain
     assert len(set(plain)) > 5
 
 
@@ -70,13 +70,13 @@ def test_strict_rows_have_the_same_bits_beside_another_session(strict_model: Lla
     alone = rows(0)
     other = strict_model.new_cache()
     strict_model.forward([Segment(other, prompt * 2, first_row=len(prompt) * 2)])
-    for num_drafts in range(strict_model.max_width):
+    for num_drafts in (0, 1, strict_model.max_width - 1):
         np.testing.assert_array_equal(rows(num_drafts), alone)
     other.close()
 
 
 def test_ragged_sequences_agree_with_each_alone(path: Path):
-    with LlamaModel(path, context_size=256, max_sessions=3, threads=2) as model:
+    with LlamaModel(path, context_size=256, max_sessions=3, threads=1) as model:
         prompt = prompt_of(model, 30)
         caches = [model.new_cache() for _ in range(3)]
         lengths = (1, 5, 3)

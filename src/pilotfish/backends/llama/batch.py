@@ -54,14 +54,20 @@ class FlatBatch:
         """Add tokens at `position` and after; those from index `first_row` on want their rows."""
         begin = self.num_tokens
         end = begin + len(token_ids)
+        self.num_tokens = self.struct.n_tokens = end
+        self.num_rows += len(token_ids) - first_row
+        if end - begin == 1:
+            self._tokens[begin] = token_ids[0]
+            self._positions[begin] = position
+            self._sequences[begin] = sequence
+            self._wants_row[begin] = first_row == 0
+            return
         self._tokens[begin:end] = token_ids
         self._positions[begin:end] = self._ramp[: end - begin]
         self._positions[begin:end] += position
         self._sequences[begin:end] = sequence
         self._wants_row[begin : begin + first_row] = 0
         self._wants_row[begin + first_row : end] = 1
-        self.num_tokens = self.struct.n_tokens = end
-        self.num_rows += len(token_ids) - first_row
 
     @staticmethod
     def _pointer(array: NDArray[Any], element: Any) -> Any:

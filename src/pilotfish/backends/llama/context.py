@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -19,12 +18,10 @@ from pilotfish.backends.llama.loading import (
     open_context,
     with_context_size,
 )
-from pilotfish.backends.llama.machine import kept_affinity
+from pilotfish.backends.llama.machine import PASS_PLACEMENT
 from pilotfish.backends.llama.tokenizer import count_real_tokens
 from pilotfish.errors import BackendError
 
-# OpenMP binds each thread that calls it once, at that thread's first pass
-_this_thread = threading.local()
 _REASONS = {1: "no free place in the cache", 2: "interrupted"}
 
 
@@ -75,12 +72,8 @@ class LlamaContext:
         """
         batch = self.batch
         start = time.perf_counter()
-        if getattr(_this_thread, "has_run", False):
+        with PASS_PLACEMENT:
             code = self._decode(self._handle, batch.struct)
-        else:
-            with kept_affinity():
-                code = self._decode(self._handle, batch.struct)
-            _this_thread.has_run = True
         if code:
             reason = _REASONS.get(code) or logged_error() or "no reason given"
             forget_errors()

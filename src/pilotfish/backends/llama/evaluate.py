@@ -19,6 +19,8 @@ def evaluate_together(context: LlamaContext, segments: Sequence[Segment]) -> lis
 
     One pass gives views on llama.cpp's buffer; several give copies. Caches grow as passes end.
     """
+    if len(segments) == 1 and _fits(context, segments[0]):
+        return [_evaluate_one(context, segments[0])]
     num_tokens = sum(len(segment.token_ids) for segment in segments)
     num_rows = sum(segment.num_rows for segment in segments)
     if num_tokens == 0:
@@ -49,6 +51,26 @@ def evaluate_alone(
     if len(segments) == 1:
         return [_evaluate_fixed(context, segments[0], widths)]
     return [_evaluate_fixed(context, segment, widths).copy() for segment in segments]
+
+
+def _fits(context: LlamaContext, segment: Segment) -> bool:
+    num_tokens = len(segment.token_ids)
+    return (
+        0 < num_tokens <= context.options.batch_size
+        and num_tokens - segment.first_row <= context.max_rows
+    )
+
+
+def _evaluate_one(context: LlamaContext, segment: Segment) -> FloatArray:
+    # the most frequent call by far: a pass has just swept every cache of the processor, so each
+    # step of Python after it costs several times what it costs in a loop
+    cache = cast(LlamaCache, segment.cache)
+    begin = len(cache)
+    rows = context.run_one(
+        segment.token_ids, position=begin, sequence=cache.sequence, first_row=segment.first_row
+    )
+    cache.set_length(begin + len(segment.token_ids))
+    return rows
 
 
 def _evaluate_fixed(context: LlamaContext, segment: Segment, widths: Sequence[int]) -> FloatArray:

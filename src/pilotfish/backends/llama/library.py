@@ -8,7 +8,7 @@ from collections import deque
 from types import ModuleType
 from typing import Any
 
-from pilotfish.backends.llama.machine import kept_affinity, protected_placement
+from pilotfish.backends.llama.machine import PASS_PLACEMENT, protected_placement
 from pilotfish.errors import MissingExtra
 
 _ERROR_LEVEL = 4
@@ -33,7 +33,7 @@ def load_library() -> ModuleType:
     """Return the module `llama_cpp`, loaded and silenced; raises MissingExtra without it."""
     try:
         # OpenMP binds the loading thread while it loads, not only at the first pass
-        with protected_placement(), kept_affinity():
+        with protected_placement(), PASS_PLACEMENT:
             import llama_cpp
     except ImportError as error:
         raise MissingExtra("llama", needed_for="the llama.cpp backend") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,11 @@ _PLACEMENT = {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
 _PLACEMENT_NAMES = (*_PLACEMENT, "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _CPU_ROOT = Path("/sys/devices/system/cpu")
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
+_HAS_AFFINITY = hasattr(os, "sched_getaffinity")
 
 
 def _granted_cpus() -> frozenset[int]:
-    if hasattr(os, "sched_getaffinity"):
+    if _HAS_AFFINITY:
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
@@ -93,22 +95,37 @@ def protected_placement() -> Iterator[bool]:
             os.environ.pop(name, None)
 
 
-@contextmanager
-def kept_affinity() -> Iterator[None]:
-    """Give the calling thread back the CPUs it had, whatever happens inside.
+class PassPlacement:
+    """Keeps a thread where OpenMP put it during passes, and gives it its CPUs back in between.
 
     With placement on, OpenMP binds a thread to one core while loading or at the thread's first
-    pass, and every process and thread started from it later would inherit that one core. The
-    worker threads stay where they were placed, and that is what keeps two of them apart.
+    pass, and every process and thread started from it later would inherit that one core. But a
+    thread left free during passes is at times put on the core of one of its own workers.
     """
-    if not hasattr(os, "sched_getaffinity"):
-        yield
-        return
-    cpus = os.sched_getaffinity(0)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cpus)
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+
+    def __enter__(self) -> None:
+        """Move to the core OpenMP chose for this thread, if it has chosen one."""
+        if not _HAS_AFFINITY:
+            return
+        self._thread.own = os.sched_getaffinity(0)
+        placed = getattr(self._thread, "placed", None)
+        if placed is not None:
+            os.sched_setaffinity(0, placed)
+
+    def __exit__(self, *_: object) -> None:
+        """Give the thread back the CPUs it had."""
+        if not _HAS_AFFINITY:
+            return
+        placed, own = os.sched_getaffinity(0), self._thread.own
+        if placed != own:
+            self._thread.placed = placed
+            os.sched_setaffinity(0, own)
+
+
+PASS_PLACEMENT = PassPlacement()
 
 
 def processor_name() -> str:

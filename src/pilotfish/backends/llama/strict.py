@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pilotfish.backends.llama.context import LlamaContext
 
-DEFAULT_WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24)
+DEFAULT_WIDTHS = (1, 2, 3, 4, 6, 8, 16)
 _NUM_ROWS = 16
 # the cache grows in steps of 256 cells; rows on both sides of a step must agree too
 _PREFIX_LENGTH = 248
