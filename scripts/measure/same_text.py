@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from prompts import MIX
 
-from pilotfish.build import DEFAULT_DRAFT, DEFAULT_TARGET, load_model
+from pilotfish.build import load_model
 from pilotfish.config import EngineConfig, ModelConfig, Request
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.hybrid import HybridDrafter
@@ -33,6 +33,7 @@ from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.session import Session
 from pilotfish.generation import TextEngine
+from pilotfish.models import DEFAULT_DRAFT, DEFAULT_TARGET
 from pilotfish.types import Proposal, SamplingSettings, SessionView
 
 SETTINGS = {

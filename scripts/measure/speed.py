@@ -23,7 +23,7 @@ from typing import Any
 from prompts import CHATS, CODE_EDITS
 from same_text import first_difference
 
-from pilotfish.build import DEFAULT_DRAFT, DEFAULT_TARGET, load_model
+from pilotfish.build import load_model
 from pilotfish.config import EngineConfig, ModelConfig, Request
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.hybrid import HybridDrafter
@@ -33,6 +33,7 @@ from pilotfish.drafters.none import NoDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.engine.engine import Engine
 from pilotfish.generation import TextEngine
+from pilotfish.models import DEFAULT_DRAFT, DEFAULT_TARGET
 
 PLAIN = "none:0"
 

@@ -16,13 +16,11 @@ from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.engine.engine import Engine
 from pilotfish.errors import CacheNotTruncatable, ConfigError
 from pilotfish.generation import Facts, TextEngine
+from pilotfish.models import DEFAULT_TARGET
 from pilotfish.protocols import Drafter
 
 if TYPE_CHECKING:
     from pilotfish.backends.llama import LlamaModel
-
-DEFAULT_TARGET = "qwen2.5-coder-1.5b"
-DEFAULT_DRAFT = "qwen2.5-coder-0.5b"
 
 # While nothing is measured: with the pending token these fill one group of rows of llama.cpp's
 # kernels, the last width before rows get dear.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
@@ -22,16 +23,20 @@ T = TypeVar("T")
 
 
 def _strict(kind: type[T], raw: Mapping[str, Any], what: str) -> T:
-    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    _known(raw, [f.name for f in fields(kind)], what)  # type: ignore[arg-type]
+    missing = [f.name for f in fields(kind) if _required(f) and f.name not in raw]  # type: ignore[arg-type]
+    if missing:
+        raise ConfigError(f"{what} option missing: {', '.join(missing)}")
+    return kind(**raw)
+
+
+def _known(raw: Iterable[str], known: Iterable[str], what: str) -> None:
+    known = list(known)
     for name in raw:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
             raise ConfigError(f"unknown {what} option: {name}", hint=hint)
-    missing = [f.name for f in fields(kind) if _required(f) and f.name not in raw]  # type: ignore[arg-type]
-    if missing:
-        raise ConfigError(f"{what} option missing: {', '.join(missing)}")
-    return kind(**raw)
 
 
 def _required(option: Field[Any]) -> bool:
@@ -42,6 +47,14 @@ def _table(raw: object, what: str) -> Mapping[str, Any]:
     if not isinstance(raw, Mapping):
         raise ConfigError(f"{what} must be a table of options, got {raw!r}")
     return raw
+
+
+def _text(name: str, value: object, wanted: str) -> None:
+    require(isinstance(value, str) and bool(value), name, value, wanted)
+
+
+def _switch(name: str, value: object) -> None:
+    require(isinstance(value, bool), name, value, "true or false")
 
 
 def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
@@ -64,7 +77,7 @@ class ModelConfig:
     cache_type: str = "f16"
 
     def __post_init__(self) -> None:
-        require(bool(self.reference), "model reference", self.reference, "a name, path or hub id")
+        _text("reference", self.reference, "a name, path or hub id")
         _one_of("backend", self.backend, BACKENDS)
         _one_of("cache_type", self.cache_type, CACHE_TYPES)
         for name in ("context_size", "threads", "batch_size"):
@@ -94,6 +107,7 @@ class SpeculationConfig:
     def __post_init__(self) -> None:
         _one_of("drafter", self.drafter, DRAFTERS)
         _one_of("verify", self.verify, VERIFY_RULES)
+        _switch("strict", self.strict)
         number = self.num_speculative_tokens
         if number is not None:
             wanted = "a whole number, 0 (off) or more"
@@ -108,7 +122,7 @@ class SpeculationConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Everything `build.engine` needs."""
+    """Everything `build.load_engine` needs."""
 
     target: ModelConfig
     draft: ModelConfig | None = None
@@ -141,6 +155,17 @@ class EngineConfig:
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot read {path}: {error}") from error
         return cls.from_dict(raw)
+
+
+def cache_folder() -> Path:
+    """Return the cache directory: PILOTFISH_CACHE, else below XDG_CACHE_HOME, else ~/.cache."""
+    own = os.environ.get("PILOTFISH_CACHE")
+    if own:
+        return Path(own).expanduser().absolute()
+    shared = os.environ.get("XDG_CACHE_HOME")
+    # the XDG specification says that a relative path is to be ignored
+    base = Path(shared) if shared and Path(shared).is_absolute() else Path.home() / ".cache"
+    return base / "pilotfish"
 
 
 class RequestOptions(TypedDict, total=False):
@@ -186,8 +211,12 @@ class Request:
             require(self.max_tokens > 0, "max_tokens", self.max_tokens, wanted)
         if self.seed is not None:
             require_number("seed", self.seed, "a whole number", whole=True)
+        _switch("raw", self.raw)
+        require(isinstance(self.stop, tuple), "stop", self.stop, "text or a list of texts")
         for text in self.stop:
-            require(isinstance(text, str) and bool(text), "stop", text, "non-empty text")
+            _text("stop", text, "non-empty text")
+        if self.system is not None:
+            require(isinstance(self.system, str), "system", self.system, "text")
         if self.raw and self.system is not None:
             raise ConfigError("system and raw exclude each other: a raw prompt has no roles")
 
@@ -196,8 +225,10 @@ class Request:
         """Return the request from keyword options; ConfigError names an unknown one."""
         own = {f.name for f in fields(cls)} - {"settings"}
         values = {name: options[name] for name in options if name in own}
-        if isinstance(values.get("stop"), str):
-            values["stop"] = (values["stop"],)
-        values["stop"] = tuple(values.get("stop") or ())
+        stop = values.get("stop") or ()
+        if isinstance(stop, str):
+            stop = (stop,)
+        values["stop"] = tuple(stop) if isinstance(stop, Sequence) else stop
         sampling = {name: options[name] for name in options if name not in own}
-        return cls(**values, settings=_strict(SamplingSettings, sampling, "request"))
+        _known(sampling, RequestOptions.__annotations__, "request")
+        return cls(**values, settings=SamplingSettings(**sampling))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from pilotfish.accounting.metrics import ReplyStats, reply_stats
 from pilotfish.config import Request, RequestOptions
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.session import Session
-from pilotfish.errors import PromptError
+from pilotfish.errors import PilotfishError, PromptError
 from pilotfish.text import ReplyText, Tokenizer, chat_prompt_ids, raw_prompt_ids
 from pilotfish.types import EmittedToken, StopReason
 
@@ -113,6 +114,14 @@ class ReplyStream:
         self._session = session
         self._text = text
         self._pieces = self._iterate()
+        # a stream that is dropped unread must not keep its place in the model
+        weakref.finalize(self, owner.engine.finish, session).atexit = False
+
+    def __enter__(self) -> ReplyStream:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def __iter__(self) -> Iterator[Piece]:
         return self._pieces
@@ -127,8 +136,11 @@ class ReplyStream:
 
     @property
     def reply(self) -> Reply:
-        """Return the finished reply; it must have ended or been closed."""
-        assert self._session.done, "the stream has not ended"
+        """Return the finished reply; PilotfishError while the stream is still running."""
+        if not self._session.done:
+            raise PilotfishError(
+                "the reply has not ended", hint="iterate to the end, or close the stream, first"
+            )
         self._text.finish()
         return self._owner.make_reply(self._session, self._text)
 

@@ -276,11 +276,15 @@ def _seeded_choice_from_all(
 
 
 def token_logprobs(row: FloatArray, token_id: int, num_top: int) -> TokenLogprobs:
-    """Return log-softmax of the raw row [vocab] at `token_id` and at its `num_top` largest ids."""
+    """Return log-softmax of the raw row [vocab] at `token_id` and at its `num_top` largest ids.
+
+    Ids whose logit is -inf are left out: the model itself rules them out.
+    """
     largest = float(row.max())
     total = float(np.exp(row - row.dtype.type(largest)).sum(dtype=np.float64))
     normaliser = largest + math.log(total)
     ids = _largest(row, num_top) if num_top else np.empty(0, dtype=np.int64)
+    ids = ids[row[ids] > -np.inf]
     order = np.argsort(-row[ids], kind="stable")
     top = tuple((int(ids[i]), float(row[ids[i]]) - normaliser) for i in order)
     return TokenLogprobs(token_id, float(row[token_id]) - normaliser, top)

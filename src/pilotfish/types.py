@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ FloatArray: TypeAlias = NDArray[np.floating[Any]]
 IdArray: TypeAlias = NDArray[np.int64]
 
 
-class StopReason(str, Enum):
+class StopReason(StrEnum):
     """Why a session ended; the values are those of the OpenAI API where it has one."""
 
     STOP = "stop"
@@ -81,12 +81,16 @@ class SamplingSettings:
         require(0 < penalty < math.inf, "repetition_penalty", penalty, wanted)
         for name in ("presence_penalty", "frequency_penalty"):
             self._check(name, -1e9, 1e9, "a finite number")
-        for token, bias in self.logit_bias.items():
+        biases = self.logit_bias
+        require(isinstance(biases, Mapping), "logit_bias", biases, "a mapping of ids to numbers")
+        for token, bias in biases.items():
             require_number("logit_bias token id", token, "a token id", whole=True)
             require(token >= 0, "logit_bias token id", token, "a token id")
             require_number("logit_bias value", bias, "a number")
             require(bias < math.inf, "logit_bias value", bias, "below infinity")
-        for token in self.banned_tokens:
+        banned = self.banned_tokens
+        require(isinstance(banned, Sequence), "banned_tokens", banned, "a list of token ids")
+        for token in banned:
             require_number("banned_tokens", token, "token ids", whole=True)
             require(token >= 0, "banned_tokens", token, "token ids")
         self._check("min_tokens", 0, math.inf, "a whole number, 0 or more", whole=True)

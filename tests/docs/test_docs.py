@@ -191,6 +191,8 @@ def test_commands_on_the_pages_have_these_options(
 @pytest.mark.parametrize("page", CURRENT, ids=page_id)
 def test_options_in_the_prose_exist(page: Path, help_texts: Mapping[tuple[str, ...], str]) -> None:
     known = set().union(*map(options_in, help_texts.values())) | FOREIGN_OPTIONS
+    for script in (ROOT / "scripts").rglob("*.py"):
+        known |= set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', script.read_text()))
     for span in re.findall(r"`([^`]+)`", prose(page)):
         for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span):
             assert option in known, f"{page.name} names {option}"

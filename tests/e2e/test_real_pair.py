@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pilotfish.backends.llama import LlamaModel
-from pilotfish.build import DEFAULT_DRAFT, DEFAULT_TARGET, load_model
+from pilotfish.build import load_model
 from pilotfish.config import EngineConfig, ModelConfig, Request
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.hybrid import HybridDrafter
@@ -22,6 +22,7 @@ from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.session import Session
 from pilotfish.generation import TextEngine
+from pilotfish.models import DEFAULT_DRAFT, DEFAULT_TARGET
 from pilotfish.types import SamplingSettings
 from support.drafters import oracle, random_tokens
 

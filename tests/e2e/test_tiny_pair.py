@@ -41,7 +41,7 @@ REAL = len(vocabulary()[0])
 CONTEXT = 256
 PROMPTS = [
     [17],
-    *([(seed * 31 + 7 * i * i) % 256 for i in range(3 + seed % 5)] for seed in range(1, 12)),
+    *([(seed * 31 + 7 * i * i) % 256 for i in range(3 + seed % 5)] for seed in range(1, 8)),
 ]
 
 

@@ -87,18 +87,18 @@ SETTINGS = [
 @pytest.mark.parametrize("number", [1, 3])
 def test_token_rule_gives_the_targets_joint_law(settings: SamplingSettings, number: int) -> None:
     engine = engine_with(model_drafter(), number=number)
-    assert p_value(engine, settings, runs=2_000) > ALARM
+    assert p_value(engine, settings, runs=1_200) > ALARM
 
 
 @pytest.mark.parametrize("settings", SETTINGS[:2])
 def test_token_rule_with_deterministic_drafts(settings: SamplingSettings) -> None:
-    assert p_value(engine_with(random_tokens(4)), settings, runs=2_000) > ALARM
+    assert p_value(engine_with(random_tokens(4)), settings, runs=1_200) > ALARM
 
 
 def test_plain_sampling_is_the_null_control() -> None:
     settings = SamplingSettings(temperature=1.0)
     for rule in ("token", "match"):
-        assert p_value(engine_with(NoDrafter(), rule=rule), settings, runs=2_000) > ALARM
+        assert p_value(engine_with(NoDrafter(), rule=rule), settings, runs=1_200) > ALARM
 
 
 class SoftLawDrafter(ModelDrafter):
@@ -114,7 +114,7 @@ def test_the_check_rejects_a_law_the_token_was_not_drawn_from() -> None:
     draft = ScriptedModel(logits(DRAFT), vocab_size=4, max_sessions=10**9)
     mutant = SoftLawDrafter(draft, vocab_size=4, min_survival=0.0)
     settings = SamplingSettings(temperature=1.0, top_k=2)
-    assert p_value(engine_with(mutant), settings, runs=2_000) < ALARM
+    assert p_value(engine_with(mutant), settings, runs=1_200) < ALARM
 
 
 def test_filtered_tokens_never_occur_at_any_kind_of_position() -> None:

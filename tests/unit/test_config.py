@@ -206,10 +206,6 @@ def test_what_is_no_table_is_a_config_error(raw: dict[str, Any]) -> None:
         EngineConfig.from_dict(raw)
 
 
-KINDS_NOT_CHECKED = pytest.mark.xfail(reason="kinds are not checked everywhere yet", strict=False)
-
-
-@KINDS_NOT_CHECKED
 @pytest.mark.parametrize(
     ("name", "raw"),
     [
@@ -222,7 +218,6 @@ def test_a_value_of_another_kind_is_a_config_error(name: str, raw: dict[str, Any
         EngineConfig.from_dict(raw)
 
 
-@KINDS_NOT_CHECKED
 @pytest.mark.parametrize(
     ("name", "value"),
     [("stop", 3), ("system", 3), ("raw", "no"), ("logit_bias", [1]), ("banned_tokens", 3)],

@@ -1,1 +1,1 @@
-
+"""Figures as functions of round records."""

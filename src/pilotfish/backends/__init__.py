@@ -1,1 +1,1 @@
-
+"""Parts that run models."""

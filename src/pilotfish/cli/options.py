@@ -63,8 +63,8 @@ class EngineOptions:
             "-d",
             panel=_MODEL,
             metavar="REF",
-            about="A small model that drafts, or none.  Default with the default target: "
-            f"{models.DEFAULT_DRAFT}; else none.",
+            about="A small model that drafts, or none.  Default: none; with the default target "
+            f"and --drafter model or auto {models.DEFAULT_DRAFT}.",
         ),
     ] = None
     backend: Annotated[
@@ -161,7 +161,8 @@ class EngineOptions:
         if base.draft is not None:
             return base.draft
         usable = (
-            speculation.drafter in ("auto", "model") and speculation.num_speculative_tokens != 0
+            # asked for by name: on many machines a draft model costs more than it saves
+            self.drafter in ("auto", "model") and speculation.num_speculative_tokens != 0
         )
         if usable and target.reference.casefold() == models.DEFAULT_TARGET and not self.config:
             return ModelConfig(reference=models.DEFAULT_DRAFT)

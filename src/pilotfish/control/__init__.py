@@ -1,1 +1,1 @@
-
+"""Parts that decide how much to draft."""

@@ -1,1 +1,1 @@
-
+"""Parts that propose tokens."""

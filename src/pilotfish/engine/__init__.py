@@ -1,1 +1,1 @@
-
+"""Sessions, rounds, and the engine that runs them."""

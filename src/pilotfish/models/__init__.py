@@ -7,9 +7,9 @@ A reference is a path to a `.gguf` file, a folder with a Hugging Face model, a h
 
 from __future__ import annotations
 
+from pilotfish.config import cache_folder
 from pilotfish.models.cache import (
     ModelListing,
-    cache_folder,
     human_bytes,
     listed,
     models_folder,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pilotfish.config import cache_folder
 from pilotfish.errors import DownloadError, ModelFileError, UnknownModel
 from pilotfish.gguf import split_names
 from pilotfish.models.locking import exclusive
@@ -43,17 +44,6 @@ class ModelListing:
     source: str
     path: Path
     state: str
-
-
-def cache_folder() -> Path:
-    """Return the cache directory: PILOTFISH_CACHE, else below XDG_CACHE_HOME, else ~/.cache."""
-    own = os.environ.get("PILOTFISH_CACHE")
-    if own:
-        return Path(own).expanduser().absolute()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    # the XDG specification says that a relative path is to be ignored
-    base = Path(shared) if shared and Path(shared).is_absolute() else Path.home() / ".cache"
-    return base / "pilotfish"
 
 
 def models_folder() -> Path:

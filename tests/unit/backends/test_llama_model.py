@@ -89,22 +89,29 @@ def test_rows_begin_at_first_row(model: LlamaModel, cache: LlamaCache):
     assert len(cache) == 20
 
 
-def test_ragged_sequences_in_one_pass_equal_each_alone(model: LlamaModel):
+@pytest.mark.parametrize("shared_cells", [False, True])
+def test_ragged_sequences_in_one_pass_equal_each_alone(
+    tiny_path: Path, model: LlamaModel, shared_cells: bool
+):
     lengths, texts = [1, 7, 4], [TEXT, TEXT[50:], TEXT[90:]]
-    caches = [model.new_cache() for _ in lengths]
-    for cache, text in zip(caches, texts, strict=True):
-        model.forward([Segment(cache, text[:10], first_row=10)])
-    # the order of segments is not the order of sequences
-    order = [2, 0, 1]
-    together = model.forward(
-        [
+    with LlamaModel(
+        tiny_path,
+        context_size=256,
+        max_sessions=3,
+        threads=1,
+        cache_type="f32",
+        shared_cells=shared_cells,
+    ) as ragged:
+        caches = [ragged.new_cache() for _ in lengths]
+        for cache, text in zip(caches, texts, strict=True):
+            ragged.forward([Segment(cache, text[:10], first_row=10)])
+        # the order of segments is not the order of sequences
+        order = [2, 0, 1]
+        segments = [
             Segment(caches[i], texts[i][10 : 10 + lengths[i]], first_row=lengths[i] // 3)
             for i in order
         ]
-    )
-    together = [rows.copy() for rows in together]
-    for cache in caches:
-        cache.close()
+        together = [rows.copy() for rows in ragged.forward(segments)]
     for index, rows in zip(order, together, strict=True):
         alone = rows_one_by_one(model, texts[index][: 10 + lengths[index]])
         np.testing.assert_allclose(rows, alone[10 + lengths[index] // 3 :], atol=1e-4)

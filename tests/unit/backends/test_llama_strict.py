@@ -190,6 +190,11 @@ def test_impossible_widths_are_refused(tiny_path: Path, widths: tuple[int, ...])
         LlamaModel(tiny_path, context_size=256, strict=True, strict_widths=widths)
 
 
+def test_sequences_that_share_cells_have_no_strict_mode(tiny_path: Path):
+    with pytest.raises(ConfigError, match="exclude each other"):
+        LlamaModel(tiny_path, context_size=256, threads=1, strict=True, shared_cells=True)
+
+
 def test_widths_with_equal_bits_form_groups():
     bits = {1: [b"a"], 2: [b"b"], 3: [b"b"], 4: [b"c"], 8: [b"b"], 16: [b"c"]}
     assert group_equal(bits, [8]) == ((1,), (2, 3), (4, 16))

@@ -146,7 +146,7 @@ def test_an_interrupt_keeps_what_was_streamed(run: Run, program: ScriptedProgram
     assert "Traceback" not in outcome.err
 
 
-def test_the_default_draft_comes_with_the_default_target_only(
+def test_the_default_draft_comes_with_the_default_target_when_asked_for(
     run: Run, program: ScriptedProgram
 ) -> None:
     def draft(*options: str) -> str | None:
@@ -154,13 +154,14 @@ def test_the_default_draft_comes_with_the_default_target_only(
         model = program.configs[-1].draft
         return model and model.reference
 
-    assert draft() == "qwen2.5-coder-0.5b"
     assert draft("--drafter", "model") == "qwen2.5-coder-0.5b"
-    assert draft("-m", "QWEN2.5-coder-1.5b") == "qwen2.5-coder-0.5b"
+    assert draft("--drafter", "auto") == "qwen2.5-coder-0.5b"
+    assert draft("-m", "QWEN2.5-coder-1.5b", "--drafter", "auto") == "qwen2.5-coder-0.5b"
     assert draft("-d", "smollm2-135m") == "smollm2-135m"
     for options in (
-        ("-m", "smollm2-135m"),
-        ("-d", "none"),
+        (),
+        ("-m", "smollm2-135m", "--drafter", "auto"),
+        ("-d", "none", "--drafter", "auto"),
         ("--drafter", "suffix"),
         ("--drafter", "none"),
         ("--num-speculative-tokens", "0"),

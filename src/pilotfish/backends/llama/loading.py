@@ -35,6 +35,7 @@ class LoadOptions:
     cache_type: str
     flash_attention: bool
     repack: bool
+    shared_cells: bool
     spare_cells: int
 
     def __post_init__(self) -> None:
@@ -138,7 +139,7 @@ def open_context(loaded: LoadedFile, options: LoadOptions) -> Any:
     params.type_k = params.type_v = getattr(library, f"GGML_TYPE_{options.cache_type.upper()}")
     # a cache that keeps only the sliding window cannot take back what left it
     params.swa_full = True
-    params.kv_unified = False
+    params.kv_unified = options.shared_cells
     params.no_perf = True
     forget_errors()
     context = library.llama_init_from_model(loaded.model, params)

@@ -56,6 +56,7 @@ class LlamaModel:
         cache_type: str = "f16",
         flash_attention: bool = False,
         repack: bool = True,
+        shared_cells: bool = False,
         strict: bool = False,
         strict_widths: Sequence[int] = DEFAULT_WIDTHS,
     ) -> None:
@@ -67,6 +68,8 @@ class LlamaModel:
         batch_size       tokens in one llama.cpp pass; longer calls take several
         cache_type       f32, f16; q8_0 and q4_0 need flash_attention
         repack           let llama.cpp lay weights out anew for its fastest kernels
+        shared_cells     one pool of cells for all sequences: ragged passes then read the weights
+                         once, but every row attends over the cells of all sequences
         strict           keep to pass widths that give the same bits (self-checked, cached)
         strict_widths    the widths the self-check tries, each at most 32
 
@@ -86,20 +89,11 @@ class LlamaModel:
             cache_type=cache_type,
             flash_attention=flash_attention,
             repack=repack,
+            shared_cells=shared_cells,
             spare_cells=_SPARE_CELLS,
         )
-        loaded = load_file(Path(path), repack=repack)
-        try:
-            self._context = LlamaContext(loaded, options)
-        except BaseException:
-            loaded.close()
-            raise
-        options = self._context.options
-        library = load_library()
-        self._can_truncate = not (
-            library.llama_model_is_recurrent(loaded.model)
-            or library.llama_model_is_hybrid(loaded.model)
-        )
+        self._context = _open(Path(path), options)
+        loaded, options = self._context.loaded, self._context.options
         self._facts = read_facts(
             loaded,
             vocabulary=self._context.vocab_size,
@@ -110,12 +104,7 @@ class LlamaModel:
         self._free_sequences = list(range(max_sessions))
         self._slow_passes = SlowPassDetector(self._facts.weight_bytes, threads=options.threads)
         if strict:
-            try:
-                self._report = self._check_widths(options, strict_widths)
-            except BaseException:
-                self.close()
-                raise
-            self._widths = self._report.strict_widths
+            self._keep_to_widths(options, strict_widths)
 
     @property
     def vocab_size(self) -> int:
@@ -140,7 +129,11 @@ class LlamaModel:
     @property
     def can_truncate(self) -> bool:
         """Return whether caches can discard tokens; recurrent and hybrid models cannot."""
-        return self._can_truncate
+        if not self._context.is_open:
+            raise BackendError("the model was closed")
+        library, model = load_library(), self._context.loaded.model
+        recurrent = library.llama_model_is_recurrent(model)
+        return not (recurrent or library.llama_model_is_hybrid(model))
 
     @property
     def exactness(self) -> dict[str, Any]:
@@ -246,15 +239,25 @@ class LlamaModel:
             self._notice_slow_pass()
         return rows
 
+    def _keep_to_widths(self, options: LoadOptions, widths: Sequence[int]) -> None:
+        try:
+            self._report = self._check_widths(options, widths)
+        except BaseException:
+            self.close()
+            raise
+        self._widths = self._report.strict_widths
+
     def _check_widths(self, options: LoadOptions, widths: Sequence[int]) -> WidthReport:
         name = self._facts.path.name
-        if not self._can_truncate:
+        if not self.can_truncate:
             raise StrictUnavailable(
                 f"{name} keeps recurrent state: padded passes cannot be rolled back",
                 hint="leave out --strict",
             )
         if not widths or not 1 <= min(widths) <= max(widths) <= min(_SPARE_CELLS, self.max_width):
             raise ConfigError(f"strict widths must be from 1 to {_SPARE_CELLS}, got {list(widths)}")
+        if options.shared_cells:
+            raise ConfigError("strict mode and shared_cells exclude each other")
         description = describe(self._facts.path, options, widths)
         report = load_report(description)
         if report is None:
@@ -315,6 +318,15 @@ class LlamaModel:
 
     def _exclusive(self) -> _Exclusive:
         return _Exclusive(self._busy, self._context)
+
+
+def _open(path: Path, options: LoadOptions) -> LlamaContext:
+    loaded = load_file(path, repack=options.repack)
+    try:
+        return LlamaContext(loaded, options)
+    except BaseException:
+        loaded.close()
+        raise
 
 
 def _checked_size(context_size: int | None) -> int:

@@ -15,18 +15,10 @@ from pilotfish.backends.llama.library import library_version
 from pilotfish.backends.llama.loading import LoadOptions
 from pilotfish.backends.llama.machine import processor_name
 from pilotfish.backends.llama.strict import WidthReport
+from pilotfish.config import cache_folder
 
 # raise it when the check itself changes: older results then no longer count
 _CHECK_VERSION = 1
-
-
-def cache_folder() -> Path:
-    """Return the folder for cached results; PILOTFISH_CACHE and XDG_CACHE_HOME move it."""
-    own = os.environ.get("PILOTFISH_CACHE")
-    if own:
-        return Path(own)
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "pilotfish"
 
 
 def describe(path: Path, options: LoadOptions, widths: Sequence[int]) -> dict[str, Any]:
