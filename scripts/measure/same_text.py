@@ -129,6 +129,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=12, help="tokens per reply")
     parser.add_argument("--prompts", type=int, default=len(MIX), help="use the first N prompts")
     parser.add_argument("--drafts", type=int, default=5, help="draft tokens per round")
+    parser.add_argument("--settings", default=",".join(SETTINGS), help="which of them")
     parser.add_argument("--output", type=Path, help="write the result as JSON")
     args = parser.parse_args()
 
@@ -161,8 +162,8 @@ def main() -> int:
         request = Request(raw=len(prompt_text) == 1)  # "a" alone is a one-token prompt
         prompt = text.prompt_ids(prompt_text, request)
         first = engine(NoDrafter()).start(prompt)
-        for name, variants in SETTINGS.items():
-            for settings, seed in variants:
+        for name in args.settings.split(","):
+            for settings, seed in SETTINGS[name]:
                 options = {
                     "settings": settings,
                     "seed": seed,
