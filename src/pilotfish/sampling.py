@@ -31,6 +31,7 @@ _FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9
 _SECOND_MULTIPLIER = 0x94D049BB133111EB
 # above this many candidates the noise is bounded before it is computed
 _PRUNE_ABOVE = 2048
+_CHUNK = 32_768
 
 
 class Stream(IntEnum):
@@ -70,19 +71,20 @@ def _increments(size: int) -> NDArray[np.uint64]:
     return increments
 
 
-def _hashes(key: int, ids: IdArray | None, size: int) -> NDArray[np.uint64]:
-    """Return 64 random bits for each id (for 0..size-1 when `ids` is None)."""
-    increments = (
-        _increments(size) if ids is None else (ids + 1).astype(np.uint64) * np.uint64(_GAMMA)
-    )
-    bits = increments + np.uint64(key)
-    scratch = np.empty_like(bits)
+def _scramble(bits: NDArray[np.uint64], scratch: NDArray[np.uint64]) -> None:
+    """Apply the SplitMix64 finaliser to every entry, in place; `scratch` has the same shape."""
     for shift, multiplier in ((30, _FIRST_MULTIPLIER), (27, _SECOND_MULTIPLIER)):
         np.right_shift(bits, np.uint64(shift), out=scratch)
         np.bitwise_xor(bits, scratch, out=bits)
         np.multiply(bits, np.uint64(multiplier), out=bits)
     np.right_shift(bits, np.uint64(31), out=scratch)
     np.bitwise_xor(bits, scratch, out=bits)
+
+
+def _hashes(key: int, ids: IdArray) -> NDArray[np.uint64]:
+    """Return 64 random bits for each id."""
+    bits = (ids + 1).astype(np.uint64) * np.uint64(_GAMMA) + np.uint64(key)
+    _scramble(bits, np.empty_like(bits))
     return bits
 
 
@@ -93,7 +95,7 @@ def _uniforms(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 def gumbel_noise(key: int, ids: IdArray) -> NDArray[np.float64]:
     """Return standard Gumbel noise [len(ids)] for the ids under `key`."""
-    return cast(NDArray[np.float64], -np.log(-np.log(_uniforms(_hashes(key, ids, 0)))))
+    return cast(NDArray[np.float64], -np.log(-np.log(_uniforms(_hashes(key, ids)))))
 
 
 def uniform(key: int) -> float:
@@ -251,28 +253,45 @@ def _seeded_choice_from_all(
     -ln(1 - u), and exp(score) is at most weight / (1 - u): one division per token instead of two
     logarithms. Only tokens whose bound reaches the score of the most promising one are computed.
     """
-    bits = _hashes(key, None, len(row))
-    if len(row) <= _PRUNE_ABOVE:
-        survivors = np.arange(len(row), dtype=np.int64)
-    else:
+    survivors = np.arange(len(row), dtype=np.int64)
+    if len(row) > _PRUNE_ABOVE:
+        bounds = _score_bounds(row, temperature, key, largest=largest)
+        favourite = int(np.argmax(bounds))
+        noise = float(gumbel_noise(key, survivors[favourite : favourite + 1])[0])
+        score = (float(row[favourite]) - largest) / temperature + noise
+        survivors = np.flatnonzero(bounds >= math.exp(score) * (1 - 1e-3))
+    scores = row[survivors].astype(np.float64) / temperature + gumbel_noise(key, survivors)
+    return int(survivors[np.argmax(scores)])
+
+
+def _score_bounds(
+    row: FloatArray, temperature: float, key: int, *, largest: float
+) -> NDArray[np.float32]:
+    """Return for every token an upper bound of exp(score - largest / temperature) [vocab]."""
+    bounds = np.empty(len(row), dtype=np.float32)
+    increments = _increments(len(row))
+    bits, scratch = np.empty((2, _CHUNK), dtype=np.uint64)
+    # chunk by chunk, so that the eight passes over the hashes stay in the processor's cache
+    for first in range(0, len(row), _CHUNK):
+        part = slice(first, first + _CHUNK)
+        size = len(increments[part])
+        np.add(increments[part], np.uint64(key), out=bits[:size])
+        _scramble(bits[:size], scratch[:size])
         # the upper 24 bits of ~bits are 1 - u rounded down, which only loosens the bound
-        remainders = (~bits >> np.uint64(40)).astype(np.float32)
-        weights = row - np.float32(largest)
-        weights /= np.float32(temperature)
+        np.bitwise_not(bits[:size], out=bits[:size])
+        np.right_shift(bits[:size], np.uint64(40), out=bits[:size])
+        # through int32, whose conversion to float32 is vectorised
+        remainders = bits[:size].astype(np.int32).astype(np.float32)
+        remainders *= np.float32(2.0**-24)
+        weights = bounds[part]
+        np.subtract(row[part], np.float32(largest), out=weights)
+        weights *= np.float32(1 / temperature)
         np.exp(weights, out=weights)
         # a weight must not vanish: 0 / 0 would hide a token whose remainder rounds to 0
         np.maximum(weights, np.float32(1e-37), out=weights)
         with np.errstate(divide="ignore", over="ignore"):
-            bounds = np.divide(weights, remainders, out=weights)
-        favourite = int(np.argmax(bounds))
-        noise = -math.log(-math.log(float(_uniforms(bits[favourite : favourite + 1])[0])))
-        # largest is subtracted as in the bounds; 24 bits are the unit of the remainders
-        score = (float(row[favourite]) - largest) / temperature + noise
-        least = math.exp(score) * 2.0**-24
-        survivors = np.flatnonzero(bounds >= least * (1 - 1e-3))
-    noises = -np.log(-np.log(_uniforms(bits[survivors])))
-    scores = row[survivors].astype(np.float64) / temperature + noises
-    return int(survivors[np.argmax(scores)])
+            np.divide(weights, remainders, out=weights)
+    return bounds
 
 
 def token_logprobs(row: FloatArray, token_id: int, num_top: int) -> TokenLogprobs:
