@@ -2,7 +2,7 @@
 """Measure what the engine itself costs.
 
 1. Plain decoding through the engine against a bare loop on the same loaded library (llama_decode
-   on one token, argmax in NumPy), interleaved, several rounds: ratio of the times per token.
+   on one token, argmax in NumPy), token by token in turn: ratio of the median times per round.
 2. Engine time per round outside the models at the target's vocabulary: greedy, seeded choice over
    the full vocabulary, and one suffix proposal.
 
@@ -56,25 +56,15 @@ class BareLoop:
         pointer = self.library.llama_get_logits_ith(self.context, -1)
         return int(np.argmax(np.ctypeslib.as_array(pointer, shape=(self.vocab,))))
 
-    def seconds_per_token(self, prompt: list[int], tokens: int) -> tuple[float, list[int]]:
+    def read(self, prompt: list[int]) -> None:
         self.library.llama_memory_clear(self.library.llama_get_memory(self.context), True)
         self.decode(prompt[:-1])
-        token, reply = prompt[-1], []
-        start = time.perf_counter()
-        for _ in range(tokens):
-            token = self.decode([token])
-            reply.append(token)
-        return (time.perf_counter() - start) / tokens, reply
 
 
-def engine_seconds_per_token(
-    engine: Engine, prompt: list[int], tokens: int
-) -> tuple[float, list[int]]:
-    session = engine.start(prompt, max_tokens=tokens)
+def seconds(call: Any) -> float:
     start = time.perf_counter()
-    for _ in engine.run(session):
-        pass
-    return (time.perf_counter() - start) / tokens, session.output_ids
+    call()
+    return time.perf_counter() - start
 
 
 def compare_with_bare_loop(reference: str, rounds: int, tokens: int) -> dict[str, Any]:
@@ -84,26 +74,32 @@ def compare_with_bare_loop(reference: str, rounds: int, tokens: int) -> dict[str
     engine = Engine(target=model, drafter=NoDrafter(), controller=FixedController(0))
     text = "The quick brown fox jumps over the lazy dog near the river bank. " * 40
     prompt = model.tokenizer.encode(text, parse_special=False)[:PROMPT_TOKENS]
-    ratios, bare_times, engine_times = [], [], []
+    ratios, bare_times, engine_times, same = [], [], [], True
     for index in range(rounds + 1):
-        # in turn, first one first, then the other: drift and caches hit both alike
-        if index % 2:
-            ours = engine_seconds_per_token(engine, prompt, tokens)
-            theirs = bare.seconds_per_token(prompt, tokens)
-        else:
-            theirs = bare.seconds_per_token(prompt, tokens)
-            ours = engine_seconds_per_token(engine, prompt, tokens)
+        session = engine.start(prompt, max_tokens=tokens)
+        bare.read(prompt)
+        ours, theirs, reply, token = [], [], [], prompt[-1]
+        # token by token in turn, so that whatever else the machine does hits both alike
+        while not session.done:
+            ours.append(seconds(lambda: engine.step([session])))  # noqa: B023
+            start = time.perf_counter()
+            token = bare.decode([token])
+            reply.append(token)
+            theirs.append(time.perf_counter() - start)
+        engine.finish(session)
+        same = same and reply == session.output_ids
         if index:  # the first round warms up
-            ratios.append(ours[0] / theirs[0])
-            engine_times.append(ours[0])
-            bare_times.append(theirs[0])
+            ratios.append(statistics.median(ours) / statistics.median(theirs))
+            engine_times += ours
+            bare_times += theirs
     return {
         "model": reference,
         "tokens": tokens,
+        "rounds": rounds,
         "ratio": {"min": min(ratios), "median": statistics.median(ratios), "max": max(ratios)},
         "engine_ms_per_token": 1e3 * statistics.median(engine_times),
         "bare_ms_per_token": 1e3 * statistics.median(bare_times),
-        "same_ids": ours[1] == theirs[1],
+        "same_ids": same,
     }
 
 
