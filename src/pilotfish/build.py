@@ -86,9 +86,12 @@ def load_engine(config: EngineConfig) -> TextEngine:
         if uses_draft and config.draft is not None:
             draft = load_model(config.draft, config, strict=False)
             require_truncation(draft, role="draft")
-            notices += check_vocabularies(target.tokenizer, draft.tokenizer)
-            if draft.facts.path == target.facts.path:
-                notices.append("draft and target are the same file: drafting cannot save time")
+            notices += pair_notices(target, draft)
+        if number_of_drafts(speculation) >= target.max_width:
+            notices.append(
+                f"a pass holds {target.max_width} rows: at most {target.max_width - 1} tokens are "
+                "drafted in a round"
+            )
         drafter = make_drafter(speculation, draft, vocab_size=target.vocab_size)
         engine = Engine(
             target=target,
@@ -120,6 +123,19 @@ def load_model(config: ModelConfig, engine: EngineConfig, *, strict: bool) -> Ll
         cache_type=config.cache_type,
         strict=strict,
     )
+
+
+def pair_notices(target: LlamaModel, draft: LlamaModel) -> list[str]:
+    """Return what a user should know about the pair; VocabularyMismatch if it cannot work."""
+    notices = check_vocabularies(target.tokenizer, draft.tokenizer)
+    if draft.facts.path == target.facts.path:
+        notices.append("draft and target are the same file: drafting cannot save time")
+    if draft.context_size < target.context_size:
+        notices.append(
+            f"the draft's context holds {draft.context_size} tokens, the target's "
+            f"{target.context_size}: nothing is drafted beyond the smaller one"
+        )
+    return notices
 
 
 def require_truncation(model: LlamaModel, *, role: str) -> None:

@@ -244,7 +244,10 @@ def test_target_and_draft_may_differ_in_everything(
             reply = engine.generate("Go:", raw=True, **settings)
             assert reply.token_ids == expected.token_ids
             assert reply.stats.drafted > 0
-        assert engine.facts.models["draft"]["context_size"] == options[1].get("context_size", 256)
+        context_size = options[1].get("context_size", 256)
+        assert engine.facts.models["draft"]["context_size"] == context_size
+        limits = [n for n in engine.facts.notices if f"holds {context_size} tokens" in n]
+        assert len(limits) == (context_size < options[0].get("context_size", 256))
 
 
 @pytest.mark.parametrize("quantised", ["target", "draft"])
@@ -301,6 +304,8 @@ def test_long_drafts_respect_the_batch(tiny_pair: Any, batch_size: int, number: 
         replies = engine.generate_batch(["Go:", "Go:"], raw=True, max_tokens=60)
     assert [reply.token_ids for reply in replies] == [expected.token_ids] * 2
     assert replies[0].stats.speculation["on"] == (number > 0)
+    clamped = [notice for notice in engine.facts.notices if f"{batch_size} rows" in notice]
+    assert len(clamped) == (number >= batch_size)
 
 
 def test_recurrent_models_are_refused_for_drafting_before_the_first_token(
