@@ -50,7 +50,6 @@ class Basket:
         self.owner = owner
         self.currency = currency
         self.items = {}
-        self.discount = 0.0
 
     def add(self, name, price, quantity=1):
         if quantity < 1:
@@ -62,21 +61,11 @@ class Basket:
             quantity += known_quantity
         self.items[name] = (price, quantity)
 
-    def remove(self, name):
-        if name not in self.items:
-            raise KeyError(name)
-        del self.items[name]
-
-    def set_discount(self, share):
-        if not 0.0 <= share < 1.0:
-            raise ValueError("the discount must be from 0 to 1")
-        self.discount = share
-
     def total(self):
         amount = 0.0
         for price, quantity in self.items.values():
             amount += price * quantity
-        return round(amount * (1.0 - self.discount), 2)
+        return round(amount, 2)
 
     def receipt(self):
         lines = [f"Basket of {self.owner}"]
