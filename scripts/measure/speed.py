@@ -2,8 +2,9 @@
 """Measure decode speed of drafters against plain decoding, in interleaved pairs.
 
 Every prompt is answered by every mode in each round, plain among them; the figure of a mode is the
-geometric mean over prompts of plain time over its time per token, decode only, with the spread
-over rounds. Stores of past replies are emptied before every reply.
+geometric mean over prompts of plain time over its time per token, with the spread over rounds.
+Only decoding counts, from the second round of a reply on: in the first a draft model reads the
+prompt. Stores of past replies are empty for every reply.
 
 A mode is a drafter and its most draft tokens per round: none, ngram, suffix, model, or hybrid
 (suffix, else model).
@@ -21,7 +22,7 @@ import sys
 from typing import Any
 
 from prompts import CHATS, CODE_EDITS
-from same_text import first_difference
+from same_text import first_difference, run
 
 from pilotfish.build import load_model
 from pilotfish.config import EngineConfig, ModelConfig, Request
@@ -34,6 +35,7 @@ from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.engine.engine import Engine
 from pilotfish.generation import TextEngine
 from pilotfish.models import DEFAULT_DRAFT, DEFAULT_TARGET
+from pilotfish.types import SamplingSettings
 
 PLAIN = "none:0"
 
@@ -82,20 +84,26 @@ def main() -> int:
     seconds: dict[str, list[list[float]]] = {mode: [[] for _ in prompts] for mode in modes}
     drafted, accepted, rounds, emitted = (dict.fromkeys(modes, 0) for _ in range(4))
     parted: dict[str, set[int]] = {mode: set() for mode in modes}
-    for round_index in range(args.rounds):
-        for number, prompt_text in enumerate(prompts):
-            prompt = text.prompt_ids(prompt_text, Request())
+    for number, prompt_text in enumerate(prompts):
+        first = engine(PLAIN).start(text.prompt_ids(prompt_text, Request()))
+        for round_index in range(args.rounds):
             plain_ids: list[int] = []
             order = modes if round_index % 2 == 0 else [modes[0], *reversed(modes[1:])]
             for mode in order:
-                running = engine(mode)
-                session = running.start(
-                    prompt, max_tokens=args.tokens, end_ids=target.tokenizer.end_ids
+                session = run(
+                    engine(mode),
+                    first,
+                    {
+                        "settings": SamplingSettings(),
+                        "seed": 0,
+                        "max_tokens": args.tokens,
+                        "end_ids": target.tokenizer.end_ids,
+                    },
                 )
-                for _ in running.run(session):
-                    pass
-                time_taken = sum(r.round_seconds for r in session.records)
-                seconds[mode][number].append(time_taken / len(session.output_ids))
+                # the first round is left out: a draft model reads the prompt in it
+                timed = session.records[1:]
+                time_taken = sum(r.round_seconds for r in timed)
+                seconds[mode][number].append(time_taken / sum(r.num_emitted for r in timed))
                 drafted[mode] += sum(r.num_drafted for r in session.records)
                 accepted[mode] += sum(r.num_accepted for r in session.records)
                 rounds[mode] += len(session.records)
@@ -104,7 +112,8 @@ def main() -> int:
                     plain_ids = session.output_ids
                 elif first_difference(plain_ids, session.output_ids) is not None:
                     parted[mode].add(number)
-            print(f"round {round_index + 1}, prompt {number + 1}", file=sys.stderr)
+        first.cache.close()
+        print(f"prompt {number + 1} of {len(prompts)}", file=sys.stderr)
     report: dict[str, Any] = {
         "set": args.set,
         "prompts": len(prompts),

@@ -12,6 +12,7 @@ choice is an exact sample of the row's law (the Gumbel-max trick), and no drafte
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -31,7 +32,19 @@ _FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9
 _SECOND_MULTIPLIER = 0x94D049BB133111EB
 # above this many candidates the noise is bounded before it is computed
 _PRUNE_ABOVE = 2048
-_CHUNK = 32_768
+_CHUNK = 16_384
+
+
+class _Scratch(threading.local):
+    """Arrays of one thread that are used again: fresh ones of this size cost page faults."""
+
+    def __init__(self) -> None:
+        self.bounds = np.empty(0, dtype=np.float32)
+        self.bits = np.empty(_CHUNK, dtype=np.uint64)
+        self.spare = np.empty(_CHUNK, dtype=np.uint64)
+
+
+_scratch = _Scratch()
 
 
 class Stream(IntEnum):
@@ -253,13 +266,14 @@ def _seeded_choice_from_all(
     -ln(1 - u), and exp(score) is at most weight / (1 - u): one division per token instead of two
     logarithms. Only tokens whose bound reaches the score of the most promising one are computed.
     """
-    survivors = np.arange(len(row), dtype=np.int64)
     if len(row) > _PRUNE_ABOVE:
         bounds = _score_bounds(row, temperature, key, largest=largest)
         favourite = int(np.argmax(bounds))
-        noise = float(gumbel_noise(key, survivors[favourite : favourite + 1])[0])
+        noise = float(gumbel_noise(key, np.array([favourite]))[0])
         score = (float(row[favourite]) - largest) / temperature + noise
         survivors = np.flatnonzero(bounds >= math.exp(score) * (1 - 1e-3))
+    else:
+        survivors = np.arange(len(row), dtype=np.int64)
     scores = row[survivors].astype(np.float64) / temperature + gumbel_noise(key, survivors)
     return int(survivors[np.argmax(scores)])
 
@@ -267,10 +281,14 @@ def _seeded_choice_from_all(
 def _score_bounds(
     row: FloatArray, temperature: float, key: int, *, largest: float
 ) -> NDArray[np.float32]:
-    """Return for every token an upper bound of exp(score - largest / temperature) [vocab]."""
-    bounds = np.empty(len(row), dtype=np.float32)
+    """Return for every token an upper bound of exp(score - largest / temperature) [vocab].
+
+    The array belongs to the thread and is overwritten by its next call.
+    """
+    if len(_scratch.bounds) != len(row):
+        _scratch.bounds = np.empty(len(row), dtype=np.float32)
+    bounds, bits, scratch = _scratch.bounds, _scratch.bits, _scratch.spare
     increments = _increments(len(row))
-    bits, scratch = np.empty((2, _CHUNK), dtype=np.uint64)
     # chunk by chunk, so that the eight passes over the hashes stay in the processor's cache
     for first in range(0, len(row), _CHUNK):
         part = slice(first, first + _CHUNK)
