@@ -262,16 +262,14 @@ def _seeded_choice_from_all(
 ) -> int:
     """Return argmax of row / temperature + noise over the whole vocabulary.
 
-    With u the uniform number behind a token's noise, -ln u >= 1 - u, so the noise is at most
-    -ln(1 - u), and exp(score) is at most weight / (1 - u): one division per token instead of two
-    logarithms. Only tokens whose bound reaches the score of the most promising one are computed.
+    Only tokens whose bound reaches the score of the most promising one are computed.
     """
     if len(row) > _PRUNE_ABOVE:
         bounds = _score_bounds(row, temperature, key, largest=largest)
         favourite = int(np.argmax(bounds))
         noise = float(gumbel_noise(key, np.array([favourite]))[0])
         score = (float(row[favourite]) - largest) / temperature + noise
-        survivors = np.flatnonzero(bounds >= math.exp(score) * (1 - 1e-3))
+        survivors = np.flatnonzero(bounds >= score - 1e-3)
     else:
         survivors = np.arange(len(row), dtype=np.int64)
     scores = row[survivors].astype(np.float64) / temperature + gumbel_noise(key, survivors)
@@ -281,9 +279,12 @@ def _seeded_choice_from_all(
 def _score_bounds(
     row: FloatArray, temperature: float, key: int, *, largest: float
 ) -> NDArray[np.float32]:
-    """Return for every token an upper bound of exp(score - largest / temperature) [vocab].
+    """Return for every token an upper bound of score - largest / temperature [vocab].
 
-    The array belongs to the thread and is overwritten by its next call.
+    With u the uniform number behind a token's noise, -ln u >= 1 - u, so the noise is at most
+    -ln(1 - u). And the bits of a float x, read as an integer, are at most
+    (log2(x) + 127) * 2**23: a straight line below the logarithm between powers of two. So the bound
+    needs no logarithm at all. The array belongs to the thread and is overwritten by its next call.
     """
     if len(_scratch.bounds) != len(row):
         _scratch.bounds = np.empty(len(row), dtype=np.float32)
@@ -298,17 +299,16 @@ def _score_bounds(
         # the upper 24 bits of ~bits are 1 - u rounded down, which only loosens the bound
         np.bitwise_not(bits[:size], out=bits[:size])
         np.right_shift(bits[:size], np.uint64(40), out=bits[:size])
-        # through int32, whose conversion to float32 is vectorised
+        # through int32, whose conversion to float32 is vectorised; 24 bits convert exactly
         remainders = bits[:size].astype(np.int32).astype(np.float32)
-        remainders *= np.float32(2.0**-24)
-        weights = bounds[part]
-        np.subtract(row[part], np.float32(largest), out=weights)
-        weights *= np.float32(1 / temperature)
-        np.exp(weights, out=weights)
-        # a weight must not vanish: 0 / 0 would hide a token whose remainder rounds to 0
-        np.maximum(weights, np.float32(1e-37), out=weights)
-        with np.errstate(divide="ignore", over="ignore"):
-            np.divide(weights, remainders, out=weights)
+        noise = remainders.view(np.int32).astype(np.float32)
+        noise *= np.float32(-math.log(2) * 2.0**-23)
+        # 127 for the exponent's offset, 24 for the unit of the remainders
+        noise += np.float32(math.log(2) * (127 + 24))
+        scores = bounds[part]
+        np.subtract(row[part], np.float32(largest), out=scores)
+        scores *= np.float32(1 / temperature)
+        scores += noise
     return bounds
 
 
