@@ -87,18 +87,18 @@ SETTINGS = [
 @pytest.mark.parametrize("number", [1, 3])
 def test_token_rule_gives_the_targets_joint_law(settings: SamplingSettings, number: int) -> None:
     engine = engine_with(model_drafter(), number=number)
-    assert p_value(engine, settings, runs=1_200) > ALARM
+    assert p_value(engine, settings, runs=900) > ALARM
 
 
 @pytest.mark.parametrize("settings", SETTINGS[:2])
 def test_token_rule_with_deterministic_drafts(settings: SamplingSettings) -> None:
-    assert p_value(engine_with(random_tokens(4)), settings, runs=1_200) > ALARM
+    assert p_value(engine_with(random_tokens(4)), settings, runs=900) > ALARM
 
 
 def test_plain_sampling_is_the_null_control() -> None:
     settings = SamplingSettings(temperature=1.0)
     for rule in ("token", "match"):
-        assert p_value(engine_with(NoDrafter(), rule=rule), settings, runs=1_200) > ALARM
+        assert p_value(engine_with(NoDrafter(), rule=rule), settings, runs=900) > ALARM
 
 
 class SoftLawDrafter(ModelDrafter):
@@ -114,7 +114,7 @@ def test_the_check_rejects_a_law_the_token_was_not_drawn_from() -> None:
     draft = ScriptedModel(logits(DRAFT), vocab_size=4, max_sessions=10**9)
     mutant = SoftLawDrafter(draft, vocab_size=4, min_survival=0.0)
     settings = SamplingSettings(temperature=1.0, top_k=2)
-    assert p_value(engine_with(mutant), settings, runs=1_200) < ALARM
+    assert p_value(engine_with(mutant), settings, runs=900) < ALARM
 
 
 def test_filtered_tokens_never_occur_at_any_kind_of_position() -> None:
@@ -127,7 +127,7 @@ def test_filtered_tokens_never_occur_at_any_kind_of_position() -> None:
         engine = scripted_engine(
             target=target, drafter=random_tokens(4), num_drafts=2, verify_rule=rule
         )
-        for seed in range(8):
+        for seed in range(6):
             session = finish(engine, (0,), settings=settings, seed=seed, max_tokens=500)
             tokens = iter(session.output_ids)
             for record in session.records:
@@ -138,7 +138,7 @@ def test_filtered_tokens_never_occur_at_any_kind_of_position() -> None:
                     counts["bonus" if full else "correction"][next(tokens)] += 1
     for kind in counts.values():
         assert kind[2:].sum() == 0
-        assert kind[:2].min() > 30
+        assert kind[:2].min() > 20
     total = sum(counts.values())[:2]
     law = np.array([0.60, 0.25]) / 0.85
     assert stats.chisquare(total, law * total.sum()).pvalue > ALARM
@@ -154,14 +154,14 @@ def test_no_word_is_dropped_after_a_rejection() -> None:
         target = ScriptedModel(lambda prefix: rows[prefix[-1]], vocab_size=4)
         engine = scripted_engine(target=target, drafter=random_tokens(4), verify_rule=rule)
         settings = SamplingSettings(temperature=1.0)
-        session = finish(engine, (0,), settings=settings, max_tokens=2_000)
+        session = finish(engine, (0,), settings=settings, max_tokens=1_200)
         for before, after in itertools.pairwise(session.tokens):
             pairs[before, after] += 1
     for before, probs in table.items():
         legal = np.array(probs) > 0
         assert pairs[before, ~legal].sum() == 0
         share = pairs[before, legal] / pairs[before].sum()
-        np.testing.assert_allclose(share, 0.5, atol=0.07)
+        np.testing.assert_allclose(share, 0.5, atol=0.09)
 
 
 def test_known_wrong_answers_of_soft_argmax_drafts() -> None:
