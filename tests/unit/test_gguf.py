@@ -6,7 +6,6 @@ import builtins
 import os
 import random
 import struct
-import time
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
@@ -302,18 +301,15 @@ def tensor_entry(shape: Sequence[int], type_id: int = 0, offset: int = 0) -> byt
         (packed_file(METADATA, []), "no tensors"),
     ],
 )
-def test_absurd_headers_are_refused_at_once_and_in_little_memory(
+def test_absurd_headers_are_refused_in_little_memory(
     tmp_path: Path, content: bytes, reason: str
 ) -> None:
     path = written(tmp_path, content)
     tracemalloc.start()
-    began = time.perf_counter()
     with pytest.raises(ModelFileError, match=reason):
         check_file(path)
-    seconds = time.perf_counter() - began
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert seconds < 1.0
     assert peak_bytes < 16 << 20
 
 

@@ -103,17 +103,16 @@ def test_a_pass_costs_little_more_than_llama_decode(path: Path):
         for token_id in range(30):
             start = time.perf_counter()
             model.forward([Segment(cache, [token_id + 100])])
-            extra.append(time.perf_counter() - start - model._context.pass_seconds)
-        # about 15 microseconds; the bound leaves room for a busy machine
-        assert sorted(extra)[len(extra) // 2] < 200e-6
+            inside = model._context.pass_seconds
+            extra.append((time.perf_counter() - start - inside) / inside)
+        # a share of the pass, since absolute times say nothing on a busy machine; 1 % is usual
+        assert sorted(extra)[len(extra) // 2] < 0.05
 
 
 def test_the_tokenizer_knows_the_file(path: Path):
     with LlamaModel(path, context_size=128, threads=1) as model:
         tokenizer = model.tokenizer
-        start = time.perf_counter()
         assert len(tokenizer.all_token_texts()) == model.vocab_size == 49152
-        assert time.perf_counter() - start < 1.0
         text = "naïve 🐟 <|im_end|>\n\tx = 1"
         ids = tokenizer.encode(text, parse_special=False)
         assert b"".join(map(tokenizer.token_bytes, ids)) == text.encode()
