@@ -7,7 +7,7 @@ a position, repeats one without truncating first, or runs past the context.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -184,25 +184,6 @@ def random_logits(
         recent = prefix[-memory:]
         generator = np.random.default_rng([seed, len(recent), *recent])
         return (scale * generator.standard_normal(vocab_size)).astype(np.float32)
-
-    return logits
-
-
-def table_logits(table: Mapping[int, Sequence[float]]) -> LogitsFunction:
-    """Return logits that depend on the last token only: log-probabilities from `table`."""
-    with np.errstate(divide="ignore"):
-        rows = {token: np.log(np.asarray(probs)) for token, probs in table.items()}
-    return lambda prefix: rows[prefix[-1]]
-
-
-def scripted_text(tokens: Sequence[int], *, vocab_size: int, prompt_length: int) -> LogitsFunction:
-    """Return logits whose greedy continuation after a prompt of `prompt_length` is `tokens`."""
-
-    def logits(prefix: tuple[int, ...]) -> FloatArray:
-        row = np.zeros(vocab_size, dtype=np.float32)
-        index = len(prefix) - prompt_length
-        row[tokens[index] if 0 <= index < len(tokens) else 0] = 10.0
-        return row
 
     return logits
 
