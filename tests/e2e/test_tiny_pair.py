@@ -442,9 +442,7 @@ def test_a_draft_that_does_not_fit_is_an_error_with_both_figures(
 ) -> None:
     # room for the target's weights and context, and for the draft's weights
     free = [10**9, 10**9, 10**9, 10**6]
-    monkeypatch.setattr(
-        "pilotfish.backends.llama.loading.available_memory_bytes", lambda: free.pop(0)
-    )
+    monkeypatch.setattr("pilotfish.backends.machine.available_memory_bytes", lambda: free.pop(0))
     with pytest.raises(
         NotEnoughMemory, match=r"draft\.gguf needs about \d+ MB more, 1 MB are free"
     ):

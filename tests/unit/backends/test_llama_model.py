@@ -385,9 +385,7 @@ def test_what_llama_cpp_logs_is_in_the_error(tmp_path: Path, tiny_path: Path):
 
 
 def test_too_little_memory_is_said_before_loading(tiny_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        "pilotfish.backends.llama.loading.available_memory_bytes", lambda: 100 * 10**6
-    )
+    monkeypatch.setattr("pilotfish.backends.machine.available_memory_bytes", lambda: 100 * 10**6)
     with pytest.raises(NotEnoughMemory, match=r"needs about \d+ MB more, 100 MB are free"):
         LlamaModel(tiny_path, context_size=200_000, max_sessions=8, threads=1)
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotfish.backends.llama import LlamaModel, machine
+from pilotfish.backends import machine
+from pilotfish.backends.llama import LlamaModel, placement
 from pilotfish.backends.llama.batch import Piece, plan_passes
 from pilotfish.backends.llama.cache import LlamaCache
 from pilotfish.backends.llama.slow_pass import SlowPassDetector
@@ -146,7 +147,7 @@ def test_threads_are_at_least_one_and_at_most_the_quota(monkeypatch: pytest.Monk
 def test_placement_the_user_chose_is_left_alone(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(name, "0")
     before = dict(os.environ)
-    with machine.protected_placement() as is_ours:
+    with placement.protected_placement() as is_ours:
         assert not is_ours
         assert dict(os.environ) == before
 
@@ -154,7 +155,7 @@ def test_placement_the_user_chose_is_left_alone(name: str, monkeypatch: pytest.M
 def test_placement_is_set_while_loading_and_taken_back(monkeypatch: pytest.MonkeyPatch):
     for name in ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
         monkeypatch.delenv(name, raising=False)
-    with machine.protected_placement() as is_ours:
+    with placement.protected_placement() as is_ours:
         assert is_ours
         assert os.environ["OMP_PROC_BIND"] == "close"
     assert "OMP_PROC_BIND" not in os.environ

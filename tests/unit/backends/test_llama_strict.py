@@ -11,8 +11,8 @@ import pytest
 
 from pilotfish.backends.llama import LlamaModel
 from pilotfish.backends.llama import strict as strict_module
-from pilotfish.backends.llama.self_check_store import cache_folder
 from pilotfish.backends.llama.strict import group_equal, rank_classes
+from pilotfish.config import cache_folder
 from pilotfish.errors import BackendError, ConfigError, StrictUnavailable
 from pilotfish.types import FloatArray, Segment
 from support.tiny_gguf import write_tiny

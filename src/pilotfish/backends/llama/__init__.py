@@ -7,14 +7,14 @@ batch.py      the flat, ragged batch and the views on its logits
 loading.py    opens a file and a context, with every refusal before the first token
 facts.py      what the loaded object says about itself
 tokenizer.py  LlamaTokenizer: text to ids and back
-strict.py     the self-check on widths, and how its result is kept
+strict.py     the self-check on widths
 library.py    the only place that loads `llama_cpp`
-machine.py    cores, memory, thread placement
+placement.py  one core for each thread of OpenMP
 slow_pass.py  notices passes far slower than the bytes they read
 """
 
+from pilotfish.backends.facts import ModelFacts
 from pilotfish.backends.llama.cache import LlamaCache
-from pilotfish.backends.llama.facts import ModelFacts
 from pilotfish.backends.llama.model import LlamaModel
 from pilotfish.backends.llama.tokenizer import LlamaTokenizer
 

@@ -18,7 +18,7 @@ from pilotfish.backends.llama.loading import (
     open_context,
     with_context_size,
 )
-from pilotfish.backends.llama.machine import PASS_PLACEMENT
+from pilotfish.backends.llama.placement import PASS_PLACEMENT
 from pilotfish.backends.llama.tokenizer import count_real_tokens
 from pilotfish.errors import BackendError
 

@@ -4,56 +4,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pilotfish.backends.facts import ModelFacts
 from pilotfish.backends.llama.library import library_version, load_library
 
 if TYPE_CHECKING:
     from pilotfish.backends.llama.loading import LoadedFile, LoadOptions
 
 _BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
-    """Facts of one loaded model.
-
-    `vocabulary` counts real tokens, `padded_vocabulary` the rows of the head. `memory_bytes` is an
-    estimate: weights, the cache of all sequences, and the rows of logits.
-    """
-
-    path: Path
-    description: str
-    architecture: str
-    parameters: int
-    file_bytes: int
-    weight_bytes: int
-    vocabulary: int
-    padded_vocabulary: int
-    trained_context: int
-    context_size: int
-    threads: int
-    memory_bytes: int
-    library: str
-    metadata: Mapping[str, str]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the facts in the form of the JSON output."""
-        return {
-            "path": str(self.path),
-            "description": self.description,
-            "architecture": self.architecture,
-            "parameters": self.parameters,
-            "vocabulary": self.vocabulary,
-            "bytes": self.file_bytes,
-            "memory_bytes": self.memory_bytes,
-            "trained_context": self.trained_context,
-            "context_size": self.context_size,
-            "threads": self.threads,
-            "library": self.library,
-        }
 
 
 def read_text(function: Callable[..., int], *arguments: object) -> str:
@@ -98,6 +57,7 @@ def read_facts(
     library, model = load_library(), loaded.model
     weight_bytes = library.llama_model_size(model)
     return ModelFacts(
+        backend="llama",
         path=loaded.path,
         description=read_text(library.llama_model_desc, model),
         architecture=loaded.metadata.get("general.architecture", "unknown"),

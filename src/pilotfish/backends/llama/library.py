@@ -8,7 +8,7 @@ from collections import deque
 from types import ModuleType
 from typing import Any
 
-from pilotfish.backends.llama.machine import PASS_PLACEMENT, protected_placement
+from pilotfish.backends.llama.placement import PASS_PLACEMENT, protected_placement
 from pilotfish.errors import MissingExtra
 
 _ERROR_LEVEL = 4

@@ -11,8 +11,8 @@ from typing import Any
 from pilotfish import gguf
 from pilotfish.backends.llama.facts import cache_bytes_per_token, read_metadata
 from pilotfish.backends.llama.library import forget_errors, load_library, logged_error
-from pilotfish.backends.llama.machine import available_memory_bytes
-from pilotfish.errors import ConfigError, ModelError, ModelFileError, NotEnoughMemory
+from pilotfish.backends.machine import require_memory
+from pilotfish.errors import ConfigError, ModelError, ModelFileError
 
 _CACHE_TYPES = ("f32", "f16", "q8_0", "q4_0")
 _DEFAULT_CONTEXT = 4096
@@ -150,16 +150,6 @@ def open_context(loaded: LoadedFile, options: LoadOptions) -> Any:
         library.llama_free(context)
         raise ModelError(f"{loaded.path.name} keeps no cache: it is not a model that writes text")
     return context
-
-
-def require_memory(name: str, needed_bytes: int) -> None:
-    """Raise NotEnoughMemory when `needed_bytes` are not free."""
-    free = available_memory_bytes()
-    if free is not None and needed_bytes > free:
-        raise NotEnoughMemory(
-            f"{name} needs about {needed_bytes / 1e6:.0f} MB more, {free / 1e6:.0f} MB are free",
-            hint="use a smaller model, a shorter context, fewer sessions or a quantised cache",
-        )
 
 
 def _refuse_other_kinds(loaded: LoadedFile) -> None:

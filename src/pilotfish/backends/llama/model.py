@@ -10,21 +10,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
+from pilotfish.backends.facts import ModelFacts
 from pilotfish.backends.llama.cache import LlamaCache
 from pilotfish.backends.llama.context import LlamaContext
 from pilotfish.backends.llama.evaluate import evaluate_alone, evaluate_together
-from pilotfish.backends.llama.facts import ModelFacts, read_facts
+from pilotfish.backends.llama.facts import read_facts
 from pilotfish.backends.llama.library import load_library
 from pilotfish.backends.llama.loading import (
     LoadOptions,
     context_bytes,
     load_file,
 )
-from pilotfish.backends.llama.machine import default_threads
 from pilotfish.backends.llama.self_check_store import describe, load_report, save_report
 from pilotfish.backends.llama.slow_pass import SlowPassDetector
-from pilotfish.backends.llama.strict import DEFAULT_WIDTHS, WidthCheck, WidthReport, sample_text
+from pilotfish.backends.llama.strict import DEFAULT_WIDTHS, WidthCheck, WidthReport
 from pilotfish.backends.llama.tokenizer import LlamaTokenizer
+from pilotfish.backends.machine import default_threads
+from pilotfish.backends.self_check import sample_text
 from pilotfish.errors import (
     BackendError,
     CacheNotTruncatable,

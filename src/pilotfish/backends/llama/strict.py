@@ -7,39 +7,20 @@ keeps to widths that were seen to agree, on real rows of this file, on this mach
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pilotfish.backends.llama.context import LlamaContext
+from pilotfish.backends.self_check import RowBits, row_bits
 
 DEFAULT_WIDTHS = (1, 2, 3, 4, 6, 8, 16)
 _NUM_ROWS = 16
 # the cache grows in steps of 256 cells; rows on both sides of a step must agree too
 _PREFIX_LENGTH = 248
 _NEIGHBOUR_LENGTH = 40
-_SAMPLE_TEXT = """Pilot fish swim beside larger fish and eat what those leave over. They come first,
-and the shark decides. In the 1850s sailors wrote that one of them would "lead" a ship for days.
-
-def merge(left: list[int], right: list[int]) -> list[int]:
-    result, i, j = [], 0, 0
-    while i < len(left) and j < len(right):
-        if left[i] <= right[j]:
-            result.append(left[i]); i += 1
-        else:
-            result.append(right[j]); j += 1
-    return result + left[i:] + right[j:]
-
-Q: A tank holds 340 litres and loses 12 litres an hour. When is it empty?
-A: 340 / 12 = 28.33 hours, so a little after four in the morning of the second day. The answer
-does not depend on the shape of the tank, only on how much it held and how fast it leaks.
-"""
-
-RowBits = bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,16 +144,6 @@ class WidthCheck:
         self._seconds[width] = min(self._seconds.get(width, elapsed), elapsed)
         self._context.truncate(0, begin + keep)
         return [row_bits(row) for row in rows[:keep]]
-
-
-def sample_text() -> str:
-    """Return the text whose rows the self-check compares."""
-    return _SAMPLE_TEXT
-
-
-def row_bits(row: NDArray[np.float32]) -> RowBits:
-    """Return a digest of one row's bytes: equal for equal bits only."""
-    return hashlib.blake2b(np.ascontiguousarray(row).data, digest_size=16).digest()
 
 
 def group_equal(

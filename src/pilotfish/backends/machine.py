@@ -1,16 +1,13 @@
-"""What this machine gives the process: cores, memory, and how OpenMP places its threads."""
+"""What this machine gives the process: cores, memory, and what it is."""
 
 from __future__ import annotations
 
 import os
 import platform
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-_PLACEMENT = {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"}
-_PLACEMENT_NAMES = (*_PLACEMENT, "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+from pilotfish.errors import NotEnoughMemory
+
 _CPU_ROOT = Path("/sys/devices/system/cpu")
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _HAS_AFFINITY = hasattr(os, "sched_getaffinity")
@@ -76,56 +73,14 @@ def available_memory_bytes() -> int | None:
     return free
 
 
-@contextmanager
-def protected_placement() -> Iterator[bool]:
-    """Ask OpenMP for one core per thread while its library loads; yield whether we did.
-
-    Without it two threads can land on one core for the life of the process, and every barrier
-    then costs milliseconds. What the user set stays; the variables are taken back afterwards,
-    because OpenMP reads them only while loading and child processes must not inherit them.
-    """
-    if any(name in os.environ for name in _PLACEMENT_NAMES):
-        yield False
-        return
-    os.environ.update(_PLACEMENT)
-    try:
-        yield True
-    finally:
-        for name in _PLACEMENT:
-            os.environ.pop(name, None)
-
-
-class PassPlacement:
-    """Keeps a thread where OpenMP put it during passes, and gives it its CPUs back in between.
-
-    With placement on, OpenMP binds a thread to one core while loading or at the thread's first
-    pass, and every process and thread started from it later would inherit that one core. But a
-    thread left free during passes is at times put on the core of one of its own workers.
-    """
-
-    def __init__(self) -> None:
-        self._thread = threading.local()
-
-    def __enter__(self) -> None:
-        """Move to the core OpenMP chose for this thread, if it has chosen one."""
-        if not _HAS_AFFINITY:
-            return
-        self._thread.own = os.sched_getaffinity(0)
-        placed = getattr(self._thread, "placed", None)
-        if placed is not None:
-            os.sched_setaffinity(0, placed)
-
-    def __exit__(self, *_: object) -> None:
-        """Give the thread back the CPUs it had."""
-        if not _HAS_AFFINITY:
-            return
-        placed, own = os.sched_getaffinity(0), self._thread.own
-        if placed != own:
-            self._thread.placed = placed
-            os.sched_setaffinity(0, own)
-
-
-PASS_PLACEMENT = PassPlacement()
+def require_memory(name: str, needed_bytes: int) -> None:
+    """Raise NotEnoughMemory when `needed_bytes` are not free."""
+    free = available_memory_bytes()
+    if free is not None and needed_bytes > free:
+        raise NotEnoughMemory(
+            f"{name} needs about {needed_bytes / 1e6:.0f} MB more, {free / 1e6:.0f} MB are free",
+            hint="use a smaller model, a shorter context or fewer sessions",
+        )
 
 
 def processor_name() -> str:
