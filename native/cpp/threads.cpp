@@ -1,0 +1,87 @@
+#include "threads.hpp"
+
+#include <algorithm>
+
+namespace pilotfish {
+namespace {
+
+// About 20 to 60 microseconds: longer than a step lasts when all goes well, shorter than it takes
+// to matter when the other thread has no core.
+constexpr int kLooks = 2000;
+
+inline void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Returns when `value` is no longer `old`.
+void wait_for_change(const std::atomic<uint32_t>& value, uint32_t old) {
+  for (int i = 0; i < kLooks; i++) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    pause();
+  }
+  while (value.load(std::memory_order_acquire) == old) {
+    value.wait(old, std::memory_order_acquire);
+  }
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(size_t num_threads) {
+  threads_.reserve(num_threads - 1);
+  try {
+    for (size_t i = 1; i < num_threads; i++) threads_.emplace_back([this, i] { serve(i); });
+  } catch (...) {
+    // a system that gives no more threads: the ones there are do the work
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  ending_.store(true);
+  passes_.fetch_add(1, std::memory_order_release);
+  passes_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadPool::run(const Work& work) {
+  work_ = &work;
+  passes_.fetch_add(1, std::memory_order_release);
+  passes_.notify_all();
+  Worker worker(*this, 0);
+  work(worker);
+  // all have left `work` once all have met again
+  size_t last = 0;
+  meet(last);
+}
+
+void ThreadPool::serve(size_t index) {
+  uint32_t seen = 0;
+  while (true) {
+    wait_for_change(passes_, seen);
+    seen++;
+    if (ending_.load()) return;
+    Worker worker(*this, index);
+    (*work_)(worker);
+    size_t last = 0;
+    meet(last);
+  }
+}
+
+void ThreadPool::meet(size_t& step) {
+  const uint32_t now = steps_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads()) {
+    // the counter of this step is spent; its next user is kCounters steps away
+    counters_[step % kCounters].next.store(0, std::memory_order_relaxed);
+    arrived_.store(0, std::memory_order_relaxed);
+    steps_.fetch_add(1, std::memory_order_release);
+    steps_.notify_all();
+  } else {
+    wait_for_change(steps_, now);
+  }
+  step++;
+}
+
+}  // namespace pilotfish
