@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pilotfish import models
+from pilotfish import gguf, models
 from pilotfish.backends.vocabulary import check_vocabularies
 from pilotfish.config import EngineConfig, ModelConfig, SpeculationConfig
 from pilotfish.control.fixed import FixedController
@@ -14,19 +17,56 @@ from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.drafters.none import NoDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.engine.engine import Engine
-from pilotfish.errors import CacheNotTruncatable, ConfigError
+from pilotfish.errors import (
+    CacheNotTruncatable,
+    ConfigError,
+    MissingExtra,
+    ModelError,
+    StrictUnavailable,
+)
 from pilotfish.generation import Facts, TextEngine
+from pilotfish.gguf import GgufHeader
 from pilotfish.models import DEFAULT_TARGET
 from pilotfish.protocols import Drafter
 
 if TYPE_CHECKING:
     from pilotfish.backends.llama import LlamaModel
+    from pilotfish.backends.native import NativeModel
 
-# While nothing is measured: with the pending token these fill one group of rows of llama.cpp's
-# kernels, the last width before rows get dear.
-DEFAULT_NUM_SPECULATIVE_TOKENS = 3
-# on kernels where rows are dear, a draft from text must be more likely than not to stand
-TEXT_MIN_PROBABILITY = 0.6
+    LoadedModel: TypeAlias = LlamaModel | NativeModel
+
+
+@dataclass(frozen=True, slots=True)
+class BackendDefaults:
+    """How many tokens are drafted in a round, and how likely a draft from text must be.
+
+    Both follow the price of a row of a pass, while nothing is measured.
+    """
+
+    num_speculative_tokens: int
+    text_min_probability: float
+
+
+DEFAULTS = {
+    # four rows cost what one costs, eight cost about one and a half
+    "native": BackendDefaults(7, 0.1),
+    # four rows fill one group of the kernels and cost three, and the next is a dear one: a draft
+    # must be more likely than not to stand
+    "llama": BackendDefaults(3, 0.6),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BackendChoice:
+    """Which backend runs a file.
+
+    reason   why `auto` did not take the native one; empty where it did, or where one was named
+    header   the file's, where it had to be read
+    """
+
+    backend: str
+    reason: str = ""
+    header: GgufHeader | None = None
 
 
 def load(
@@ -84,19 +124,19 @@ def load_engine(config: EngineConfig) -> TextEngine:
         if speculation.drafter != "none":
             require_truncation(target, role="target")
         if uses_draft and config.draft is not None:
-            draft = load_model(config.draft, config, strict=False)
+            draft = load_model(config.draft, config, as_draft=True)
             require_truncation(draft, role="draft")
-            notices += pair_notices(target, draft)
-        if number_of_drafts(speculation) >= target.max_width:
+            notices += [*draft.notices, *pair_notices(target, draft)]
+        number = number_of_drafts(speculation, target)
+        if number >= target.max_width:
             notices.append(
                 f"a pass holds {target.max_width} rows: at most {target.max_width - 1} tokens are "
                 "drafted in a round"
             )
-        drafter = make_drafter(speculation, draft, vocab_size=target.vocab_size)
         engine = Engine(
             target=target,
-            drafter=drafter,
-            controller=FixedController(number_of_drafts(speculation)),
+            drafter=make_drafter(speculation, target, draft),
+            controller=FixedController(number),
             verify_rule=speculation.verify,
         )
     except BaseException:
@@ -110,22 +150,83 @@ def load_engine(config: EngineConfig) -> TextEngine:
     )
 
 
-def load_model(config: ModelConfig, engine: EngineConfig, *, strict: bool) -> LlamaModel:
-    """Return the loaded model of one side of the pair."""
+def choose_backend(config: ModelConfig, path: Path) -> BackendChoice:
+    """Return the backend that runs the file `path` under the configuration.
+
+    `auto` is native where that can run the file here, else llama. Raises ModelError when the
+    native one was asked for and cannot, ModelFileError for a damaged file, and MissingExtra when
+    the backend that is left is not installed.
+    """
+    if config.backend == "llama":
+        return BackendChoice("llama")
+    from pilotfish.backends import native
+
+    reason = native.missing_reason()
+    header = None
+    if reason is None:
+        header = gguf.check_file(path)
+        reason = native.unsupported_reason(header)
+    if reason is None and config.backend == "auto" and config.cache_type not in native.CACHE_TYPES:
+        reason = f"cache type {config.cache_type} is kept there only"
+    if reason is None:
+        return BackendChoice("native", header=header)
+    if config.backend == "native":
+        raise ModelError(
+            f"{path.name} does not run on the native backend: {reason}",
+            hint="use --backend llama, or auto",
+        )
+    if find_spec("llama_cpp") is None:
+        raise MissingExtra("llama", needed_for=f"{path.name} ({reason})")
+    return BackendChoice("llama", reason)
+
+
+def load_model(
+    config: ModelConfig, engine: EngineConfig, *, strict: bool = False, as_draft: bool = False
+) -> LoadedModel:
+    """Return the loaded model of one side of the pair; raises as `load` does.
+
+    `as_draft` makes it as small as the configuration says, where its backend can.
+    """
+    path = models.resolve(config.reference)
+    choice = choose_backend(config, path)
+    sizes: dict[str, Any] = {
+        "context_size": config.context_size,
+        "max_sessions": engine.max_sessions,
+        "threads": config.threads,
+        "cache_type": config.cache_type,
+    }
+    if choice.backend == "native":
+        if as_draft:
+            sizes["head_size"] = engine.speculation.draft_head_size
+            sizes["requantize"] = engine.speculation.draft_requantize
+        return load_native(path, choice.header, sizes, strict=strict)
     from pilotfish.backends.llama import LlamaModel
 
-    return LlamaModel(
-        models.resolve(config.reference),
-        context_size=config.context_size,
-        max_sessions=engine.max_sessions,
-        threads=config.threads,
-        batch_size=config.batch_size,
-        cache_type=config.cache_type,
-        strict=strict,
-    )
+    model = LlamaModel(path, batch_size=config.batch_size, strict=strict, **sizes)
+    if choice.reason:
+        model.notices.append(f"{config.reference} runs on llama.cpp: {choice.reason}")
+    return model
 
 
-def pair_notices(target: LlamaModel, draft: LlamaModel) -> list[str]:
+def load_native(
+    path: Path, header: GgufHeader | None, sizes: dict[str, Any], *, strict: bool
+) -> NativeModel:
+    """Return a model on the native backend; StrictUnavailable if its self-check failed."""
+    from pilotfish.backends.native import NativeModel
+
+    model = NativeModel(path, header=header, **sizes)
+    # this backend always keeps to bit-identical rows: strict mode has nothing to add
+    if strict and model.exactness["level"] != "bit-identical":
+        reason = model.exactness["reason"]
+        model.close()
+        raise StrictUnavailable(
+            f"strict mode is not available for {path.name} here: {reason}",
+            hint="leave out --strict, or use --backend llama",
+        )
+    return model
+
+
+def pair_notices(target: LoadedModel, draft: LoadedModel) -> list[str]:
     """Return what a user should know about the pair; VocabularyMismatch if it cannot work."""
     notices = check_vocabularies(target.tokenizer, draft.tokenizer)
     if draft.facts.path == target.facts.path:
@@ -138,7 +239,7 @@ def pair_notices(target: LlamaModel, draft: LlamaModel) -> list[str]:
     return notices
 
 
-def require_truncation(model: LlamaModel, *, role: str) -> None:
+def require_truncation(model: LoadedModel, *, role: str) -> None:
     """Raise CacheNotTruncatable, before the first token, if rejected tokens would stay."""
     if not model.can_truncate:
         raise CacheNotTruncatable(
@@ -147,33 +248,32 @@ def require_truncation(model: LlamaModel, *, role: str) -> None:
         )
 
 
-def number_of_drafts(speculation: SpeculationConfig) -> int:
+def number_of_drafts(speculation: SpeculationConfig, target: LoadedModel) -> int:
     """Return how many tokens are drafted in a round at most."""
     number = speculation.num_speculative_tokens
-    return DEFAULT_NUM_SPECULATIVE_TOKENS if number is None else number
+    return DEFAULTS[target.facts.backend].num_speculative_tokens if number is None else number
 
 
 def make_drafter(
-    speculation: SpeculationConfig, draft: LlamaModel | None, *, vocab_size: int
+    speculation: SpeculationConfig, target: LoadedModel, draft: LoadedModel | None
 ) -> Drafter:
     """Return the drafter the configuration names; `auto` is suffix, else model, else none."""
-    if speculation.drafter == "none" or number_of_drafts(speculation) == 0:
+    if speculation.drafter == "none" or number_of_drafts(speculation, target) == 0:
         return NoDrafter()
     if speculation.drafter == "ngram":
         return NgramDrafter()
-    suffix = SuffixDrafter(min_probability=TEXT_MIN_PROBABILITY)
-    if speculation.drafter == "suffix":
+    suffix = SuffixDrafter(min_probability=DEFAULTS[target.facts.backend].text_min_probability)
+    if speculation.drafter == "suffix" or draft is None:
         return suffix
-    if draft is None:
-        return suffix
-    model = ModelDrafter(draft, vocab_size=vocab_size)
+    head = getattr(draft, "head", None)  # models of llama.cpp have whole heads
+    model = ModelDrafter(draft, vocab_size=target.vocab_size, head=head)
     return model if speculation.drafter == "model" else HybridDrafter([suffix, model])
 
 
 def make_facts(
     speculation: SpeculationConfig,
-    target: LlamaModel,
-    draft: LlamaModel | None,
+    target: LoadedModel,
+    draft: LoadedModel | None,
     notices: list[str],
 ) -> Facts:
     """Return what replies say about the loaded parts, read from the loaded objects."""
@@ -181,7 +281,7 @@ def make_facts(
         "target": target.facts.to_dict(),
         "draft": None if draft is None else draft.facts.to_dict(),
     }
-    number = number_of_drafts(speculation)
+    number = number_of_drafts(speculation, target)
     off = speculation.drafter == "none" or number == 0
     return Facts(
         exactness=target.exactness,
@@ -192,7 +292,7 @@ def make_facts(
     )
 
 
-def close_models(*loaded: LlamaModel | None) -> None:
+def close_models(*loaded: LoadedModel | None) -> None:
     """Free the models that were loaded."""
     for model in loaded:
         if model is not None:

@@ -15,9 +15,10 @@ from pilotfish.types import SamplingSettings, require, require_number
 
 DRAFTERS = ("auto", "none", "suffix", "ngram", "model")
 VERIFY_RULES = ("match", "token")
-BACKENDS = ("auto", "llama")
+BACKENDS = ("auto", "native", "llama")
 CACHE_TYPES = ("f16", "f32", "q8_0")
 DEFAULT_MAX_TOKENS = 512
+DEFAULT_DRAFT_HEAD_SIZE = 32_768
 
 T = TypeVar("T")
 
@@ -66,7 +67,8 @@ class ModelConfig:
     """One model: where it is and how it runs. Target and draft may differ in everything here.
 
     `context_size` and `batch_size` are in tokens; None for `context_size` is the backend's
-    default, for `threads` the physical cores given to this process.
+    default, for `threads` the physical cores given to this process. `batch_size` and `cache_type`
+    q8_0 are for the llama backend.
     """
 
     reference: str
@@ -96,23 +98,34 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationConfig:
-    """How drafting is done. `num_speculative_tokens` None leaves the number to the drafter's
-    default, 0 turns drafting off."""
+    """How drafting is done. `num_speculative_tokens` None leaves the number to the backend's
+    default, 0 turns drafting off.
+
+    On the native backend a draft model keeps `draft_head_size` tokens in its head (0: all), and,
+    with `draft_requantize`, at most 4 bits a weight. Both make drafts cheaper, and change replies
+    as little as any other draft model would: not at all.
+    """
 
     drafter: str = "auto"
     num_speculative_tokens: int | None = None
     verify: str = "match"
     strict: bool = False
+    draft_head_size: int = DEFAULT_DRAFT_HEAD_SIZE
+    draft_requantize: bool = True
 
     def __post_init__(self) -> None:
         _one_of("drafter", self.drafter, DRAFTERS)
         _one_of("verify", self.verify, VERIFY_RULES)
         _switch("strict", self.strict)
-        number = self.num_speculative_tokens
-        if number is not None:
-            wanted = "a whole number, 0 (off) or more"
-            require_number("num_speculative_tokens", number, wanted, whole=True)
-            require(number >= 0, "num_speculative_tokens", number, wanted)
+        _switch("draft_requantize", self.draft_requantize)
+        if self.num_speculative_tokens is not None:
+            self._check("num_speculative_tokens", "a whole number, 0 (off) or more")
+        self._check("draft_head_size", "a whole number, 0 (all tokens) or more")
+
+    def _check(self, name: str, wanted: str) -> None:
+        value = getattr(self, name)
+        require_number(name, value, wanted, whole=True)
+        require(value >= 0, name, value, wanted)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> SpeculationConfig:

@@ -85,8 +85,8 @@ class StrictUnavailable(PilotfishError):
 class MissingExtra(PilotfishError):
     """An optional library is not installed."""
 
-    def __init__(self, extra: str, *, needed_for: str) -> None:
+    def __init__(self, extra: str, *, needed_for: str, hint: str = "") -> None:
         super().__init__(
             f"{needed_for} needs the optional dependency '{extra}'",
-            hint=f"pip install 'pilotfish[{extra}]'",
+            hint=hint or f"pip install 'pilotfish[{extra}]'",
         )

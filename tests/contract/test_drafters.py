@@ -15,6 +15,7 @@ from pilotfish.drafters.none import NoDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.protocols import Drafter
 from pilotfish.types import Proposal, SamplingSettings, SessionView
+from support.partial_head import PartialHead, PartialModel
 
 VOCAB = 12
 END = 11
@@ -27,14 +28,22 @@ def model_drafter() -> ModelDrafter:
     return ModelDrafter(model, vocab_size=VOCAB, min_survival=0.0)
 
 
+def partial_drafter() -> ModelDrafter:
+    model = ScriptedModel(random_logits(VOCAB + 2), vocab_size=VOCAB + 2, context_size=256)
+    # the draft has two tokens that the target has not, and lacks some that it has
+    head = PartialHead([1, 13, 2, 5, 3, 12, 7, END])
+    return ModelDrafter(PartialModel(model, head), vocab_size=VOCAB, min_survival=0.0, head=head)
+
+
 MAKERS: dict[str, Callable[[], Drafter]] = {
     "none": NoDrafter,
     "ngram": NgramDrafter,
     "suffix": SuffixDrafter,
     "model": model_drafter,
+    "partial": partial_drafter,
     "hybrid": lambda: HybridDrafter([SuffixDrafter(), model_drafter()]),
 }
-GIVES_LAWS = {"model"}
+GIVES_LAWS = {"model", "partial"}
 
 
 @pytest.fixture(params=MAKERS)
@@ -96,7 +105,7 @@ def test_nothing_is_drafted_after_an_end_token(drafter: Drafter) -> None:
 
 def test_a_proposal_names_its_source(name: str, drafter: Drafter) -> None:
     proposal = one(drafter, view())
-    allowed = {"hybrid": {"suffix", "model"}}.get(name, {name})
+    allowed = {"hybrid": {"suffix", "model"}, "partial": {"model"}}.get(name, {name})
     assert proposal.source in allowed
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from pilotfish import models
 from pilotfish.backends.llama import LlamaModel
+from pilotfish.backends.native import NativeModel
 from pilotfish.backends.scripted import ScriptedModel, random_logits
 from pilotfish.errors import BackendError
 from pilotfish.protocols import Cache, TargetModel
@@ -51,25 +52,48 @@ def llama_strict(folder: Path) -> LlamaModel:
     return LlamaModel(path, context_size=CONTEXT, max_sessions=PLACES, threads=1, strict=True)
 
 
-def real(folder: Path) -> LlamaModel:
+def llama_real(folder: Path) -> LlamaModel:
     path = models.resolve("smollm2-135m")
     return LlamaModel(path, context_size=CONTEXT, max_sessions=PLACES)
 
 
-# scripted rows and those of strict mode agree to the bit; the weights of a real file are
-# quantised, and its passes of other widths round elsewhere
+def native(folder: Path) -> NativeModel:
+    return NativeModel(
+        write_tiny(folder / "tiny.gguf"),
+        context_size=CONTEXT,
+        max_sessions=PLACES,
+        threads=1,
+        cache_type="f32",
+    )
+
+
+def native_quantised(folder: Path) -> NativeModel:
+    path = write_tiny(folder / "tiny.gguf", quantised=True)
+    return NativeModel(path, context_size=CONTEXT, max_sessions=PLACES, threads=1)
+
+
+def native_real(folder: Path) -> NativeModel:
+    path = models.resolve("smollm2-135m")
+    return NativeModel(path, context_size=CONTEXT, max_sessions=PLACES)
+
+
+# only where kernels change with the width of a pass do rows differ: in fp32 by rounding, and in
+# quantised weights by more, since their passes round elsewhere
 MAKERS: dict[str, tuple[Callable[[Path], TargetModel], float]] = {
     "scripted": (scripted, 0.0),
     "llama": (llama, 1e-4),
     "llama-strict": (llama_strict, 0.0),
-    "llama-135m": (real, 2.0),
+    "llama-135m": (llama_real, 2.0),
+    "native": (native, 0.0),
+    "native-quantised": (native_quantised, 0.0),
+    "native-135m": (native_real, 0.0),
 }
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=[pytest.mark.models] if name == "llama-135m" else [])
+        pytest.param(name, marks=[pytest.mark.models] if name.endswith("135m") else [])
         for name in MAKERS
     ],
 )
@@ -79,7 +103,7 @@ def subject(
     make, tolerance = MAKERS[request.param]
     model = make(tmp_path_factory.mktemp("model"))
     yield Subject(model, tolerance)
-    if isinstance(model, LlamaModel):
+    if isinstance(model, LlamaModel | NativeModel):
         model.close()
 
 

@@ -42,7 +42,14 @@ MAY_IMPORT["cli"] = {*MAY_IMPORT, "pilotfish"}
 MAY_IMPORT["__main__"] = {"cli"}
 
 # parts that must not know their neighbours, and the neighbours that are parts of them
-SHARED_BY_BACKENDS = {"facts", "machine", "self_check"}
+SHARED_BY_BACKENDS = {
+    "exclusive",
+    "facts",
+    "footprint",
+    "gguf_tokenizer",
+    "machine",
+    "self_check",
+}
 APART = {
     "drafters": {"suffix": {"suffix_automaton"}},
     "backends": {"llama": SHARED_BY_BACKENDS, "native": SHARED_BY_BACKENDS},
@@ -54,6 +61,7 @@ ONLY_ERRORS = ROOT / "backends" / "vocabulary.py"
 LIBRARIES = {
     "numpy": {"types", "sampling", "verify", "gguf", "drafters", "backends", "engine"},
     "llama_cpp": {"backends"},
+    "tokenizers": {"backends"},
     "pilotfish_native": {"backends"},
     "huggingface_hub": {"models"},
     "jinja2": {"text"},
@@ -74,6 +82,7 @@ POSITIONAL_PARAMETERS = 4
 ENTRANCES = {
     "build.load",
     "backends.llama.model.LlamaModel.__init__",
+    "backends.native.model.NativeModel.__init__",
     "backends.scripted.ScriptedModel.__init__",
     "engine.session.Session.__init__",
 }

@@ -15,6 +15,7 @@ from pilotfish import backends, control, drafters, errors
 from pilotfish.accounting import metrics
 from pilotfish.backends import scripted
 from pilotfish.backends.llama import LlamaModel
+from pilotfish.backends.native import NativeModel
 from pilotfish.backends.scripted import ScriptedModel, ScriptedTokenizer, random_logits
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.hybrid import HybridDrafter
@@ -125,6 +126,7 @@ PARTS: dict[str, tuple[Callable[[Path], Any], Callable[[Any], None]]] = {
     "FixedController": (lambda path: FixedController(4), controller_uses),
     "ScriptedModel": (lambda path: scripted_model(), model_uses),
     "LlamaModel": (lambda path: LlamaModel(path), model_uses),
+    "NativeModel": (lambda path: NativeModel(path), model_uses),
     "FakeClock": (lambda path: scripted.FakeClock(), lambda clock: clock.advance(clock() + 1)),
     "ScriptedCosts": (lambda path: scripted.ScriptedCosts(), repr),
     "EvaluationLog": (lambda path: scripted.EvaluationLog(), repr),
@@ -152,7 +154,7 @@ def test_parts_need_only_what_they_require(name: str, tiny_path: Path) -> None:
     make, use = PARTS[name]
     made = make(tiny_path)
     use(made)
-    if isinstance(made, LlamaModel):
+    if isinstance(made, LlamaModel | NativeModel):
         made.close()
 
 
@@ -169,7 +171,10 @@ def classes_below(package: Any) -> set[str]:
 
 
 def test_no_public_part_is_left_out() -> None:
-    made_by_others = {"Match", "Continuation", "SuffixAutomaton", "ScriptedCache", "ModelFacts"}
+    made_by_others = {
+        *("Match", "Continuation", "SuffixAutomaton"),
+        *("ScriptedCache", "ModelFacts", "Footprint", "Exclusive"),
+    }
     for package in (drafters, control, backends):
         assert classes_below(package) - made_by_others <= set(PARTS)
 

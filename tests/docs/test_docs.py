@@ -21,7 +21,7 @@ import pytest
 import pilotfish
 from pilotfish import build, errors
 from pilotfish.accounting.metrics import ReplyStats
-from pilotfish.config import EngineConfig
+from pilotfish.config import DEFAULT_DRAFT_HEAD_SIZE, EngineConfig
 
 ROOT = Path(pilotfish.__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -329,12 +329,16 @@ def test_every_figure_of_a_reply_is_explained() -> None:
 
 
 def test_defaults_on_the_pages_are_those_of_the_code() -> None:
-    number, limit = build.DEFAULT_NUM_SPECULATIVE_TOKENS, build.TEXT_MIN_PROBABILITY
+    native, llama = (build.DEFAULTS[name] for name in ("native", "llama"))
     drafters = (ROOT / "docs" / "concepts" / "drafters.md").read_text(encoding="utf-8")
     choosing = (ROOT / "docs" / "guides" / "choosing-a-drafter.md").read_text(encoding="utf-8")
-    assert f"({number} when it is not given)" in drafters
-    assert f"above a limit: {limit} in" in drafters
-    assert f"Without the option it is {number}:" in choosing
+    numbers = [one.num_speculative_tokens for one in (native, llama)]
+    limits = [one.text_min_probability for one in (native, llama)]
+    assert "({} on the native backend, {} on llama.cpp)".format(*numbers) in drafters
+    assert "above a limit: {} on\nthe native backend, {} on llama.cpp".format(*limits) in drafters
+    assert "Without the option it is {} on the native backend".format(numbers[0]) in choosing
+    assert f"On llama.cpp it is {numbers[1]}:" in choosing
+    assert f"{DEFAULT_DRAFT_HEAD_SIZE:,} most frequent" in drafters
 
 
 def test_the_limit_of_the_promise_is_in_plain_words() -> None:

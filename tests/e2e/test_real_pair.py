@@ -1,4 +1,4 @@
-"""The main job on the real pair: the same text with every drafter, in strict mode bit for bit."""
+"""The main job on the real pair on llama.cpp: the same text with every drafter, in strict mode."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pilotfish.backends.llama import LlamaModel
 from pilotfish.build import load_model
 from pilotfish.config import EngineConfig, ModelConfig, Request
 from pilotfish.control.fixed import FixedController
@@ -25,6 +24,9 @@ from pilotfish.generation import TextEngine
 from pilotfish.models import DEFAULT_DRAFT, DEFAULT_TARGET
 from pilotfish.types import SamplingSettings
 from support.drafters import oracle, random_tokens
+
+if TYPE_CHECKING:
+    from pilotfish.build import LoadedModel
 
 pytestmark = pytest.mark.models
 
@@ -43,9 +45,9 @@ TOKENS = 10
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[tuple[LlamaModel, LlamaModel]]:
-    target_config = ModelConfig(reference=DEFAULT_TARGET, context_size=512)
-    draft_config = ModelConfig(reference=DEFAULT_DRAFT, context_size=256)
+def pair() -> Iterator[tuple[LoadedModel, LoadedModel]]:
+    target_config = ModelConfig(reference=DEFAULT_TARGET, backend="llama", context_size=512)
+    draft_config = ModelConfig(reference=DEFAULT_DRAFT, backend="llama", context_size=256)
     config = EngineConfig(target=target_config, draft=draft_config)
     with (
         load_model(target_config, config, strict=True) as target,
@@ -54,7 +56,7 @@ def pair() -> Iterator[tuple[LlamaModel, LlamaModel]]:
         yield target, draft
 
 
-def run(target: LlamaModel, drafter: Any, prompt: list[int], settings: SamplingSettings) -> Session:
+def run(target: LoadedModel, drafter: Any, prompt: list[int], settings: SamplingSettings) -> Session:
     engine = Engine(target=target, drafter=drafter, controller=FixedController(5))
     session = engine.start(
         prompt,
@@ -72,7 +74,7 @@ def run(target: LlamaModel, drafter: Any, prompt: list[int], settings: SamplingS
 @pytest.mark.parametrize("settings", list(SETTINGS))
 @pytest.mark.parametrize("prompt_index", range(len(PROMPTS)))
 def test_strict_mode_gives_the_same_ids_with_every_drafter(
-    pair: tuple[LlamaModel, LlamaModel], prompt_index: int, settings: str
+    pair: tuple[LoadedModel, LoadedModel], prompt_index: int, settings: str
 ) -> None:
     target, draft = pair
     text = TextEngine(
@@ -102,21 +104,25 @@ def test_strict_mode_gives_the_same_ids_with_every_drafter(
     assert accepted["random"] <= 1
 
 
-def test_the_exactness_field_tells_what_was_checked(pair: tuple[LlamaModel, LlamaModel]) -> None:
+def test_the_exactness_field_tells_what_was_checked(pair: tuple[LoadedModel, LoadedModel]) -> None:
     exactness = pair[0].exactness
     assert exactness["level"] == "bit-identical"
     assert exactness["checked_widths"]
 
 
-def test_the_command_line_prints_one_json_document() -> None:
+@pytest.mark.parametrize("backend", ["auto", "llama"])
+def test_the_command_line_prints_one_json_document(backend: str) -> None:
     command = [
         sys.executable, "-m", "pilotfish", "generate", "--target", "smollm2-135m", "--json",
-        "--max-tokens", "12", "--logprobs", "2", "Say hello."
+        "--max-tokens", "12", "--logprobs", "2", "--backend", backend, "Say hello."
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     reply = json.loads(done.stdout)
     assert reply["usage"]["completion_tokens"] == len(reply["token_ids"]) == len(reply["logprobs"])
     assert reply["models"]["target"]["vocabulary"] == 49_152
+    assert reply["models"]["target"]["backend"] == {"auto": "native"}.get(backend, backend)
+    level = {"auto": "bit-identical"}.get(backend, "in distribution")
+    assert reply["exactness"]["level"] == level
     assert reply["text"]
 
 
@@ -135,8 +141,9 @@ def test_a_draft_with_another_tokenizer_is_refused_naming_both() -> None:
     assert lines[1].startswith("hint: ")
 
 
-def test_a_batch_on_one_model_equals_the_solo_runs() -> None:
-    config = ModelConfig(reference="smollm2-135m", context_size=256)
+@pytest.mark.parametrize("backend", ["native", "llama"])
+def test_a_batch_on_one_model_equals_the_solo_runs(backend: str) -> None:
+    config = ModelConfig(reference="smollm2-135m", backend=backend, context_size=256)
     with load_model(config, EngineConfig(target=config, max_sessions=3), strict=True) as target:
         engine = Engine(target=target, drafter=SuffixDrafter(), controller=FixedController(3))
         text = TextEngine(engine, target.tokenizer)

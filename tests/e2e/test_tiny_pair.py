@@ -1,6 +1,7 @@
 """Tiny GGUF pairs through `pilotfish.load_engine`: drafting changes time, never the reply.
 
-On fp32 files a difference is excused only by a tie: two best logits less than 1e-4 apart.
+On the native backend nothing excuses a difference. On llama.cpp, with fp32 files, a tie does: two
+best logits less than 1e-4 apart.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 
 from pilotfish import Reply, TextEngine, load, load_engine, models
 from pilotfish.backends.llama import LlamaModel
+from pilotfish.backends.native import NativeModel
 from pilotfish.config import EngineConfig, ModelConfig, SpeculationConfig
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.model import ModelDrafter
@@ -36,7 +38,7 @@ from pilotfish.types import FloatArray, Segment
 from support.drafters import never, oracle, random_tokens
 from support.tiny_gguf import BEGIN, CHAT_TEMPLATE, END, TURN, vocabulary, write_tiny
 
-LARGEST_TIE = 1e-4
+LARGEST_TIE = {"native": 0.0, "llama": 1e-4}
 REAL = len(vocabulary()[0])
 CONTEXT = 256
 PROMPTS = [
@@ -45,10 +47,26 @@ PROMPTS = [
 ]
 
 
-def side(path: Path, **options: Any) -> ModelConfig:
+Model = LlamaModel | NativeModel
+
+
+@pytest.fixture(scope="module", params=["native", "llama"])
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def open_model(backend: str, path: Path, **options: Any) -> Model:
+    """Load one model, in fp32 and on one thread unless said otherwise."""
+    values: dict[str, Any] = {"context_size": CONTEXT, "threads": 1, "cache_type": "f32"}
+    kind = {"native": NativeModel, "llama": LlamaModel}[backend]
+    return kind(path, **(values | options))
+
+
+def side(path: Path, backend: str = "native", **options: Any) -> ModelConfig:
     """Return the config of one side, in fp32 and on one thread unless said otherwise."""
     values: dict[str, Any] = {"context_size": CONTEXT, "threads": 1, "cache_type": "f32"}
-    return ModelConfig(reference=str(path), **(values | options))
+    return ModelConfig(reference=str(path), backend=backend, **(values | options))
 
 
 def pair(
@@ -58,8 +76,9 @@ def pair(
     drafter: str = "model",
     number: int | None = None,
     sessions: int = 1,
+    **options: Any,
 ) -> TextEngine:
-    speculation = SpeculationConfig(drafter=drafter, num_speculative_tokens=number)
+    speculation = SpeculationConfig(drafter=drafter, num_speculative_tokens=number, **options)
     return load_engine(
         EngineConfig(target=target, draft=draft, speculation=speculation, max_sessions=sessions)
     )
@@ -73,8 +92,9 @@ def plain(target: ModelConfig, **options: Any) -> Reply:
 class Reference:
     """The greedy replies of a model alone, one token a pass, with the gap of each choice."""
 
-    def __init__(self, model: LlamaModel) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
+        self.tie = LARGEST_TIE[model.facts.backend]
         self.replies: dict[tuple[int, ...], tuple[list[int], list[float]]] = {}
 
     def reply(self, prompt: list[int], num_tokens: int) -> tuple[list[int], list[float]]:
@@ -103,38 +123,33 @@ class Reference:
             del self.model.forward
         return session.output_ids, gaps
 
-    def explains(self, prompt: list[int], other: list[int], *, tie: float = LARGEST_TIE) -> bool:
+    def explains(self, prompt: list[int], other: list[int], *, tie: float | None = None) -> bool:
         """Return whether `other` is the reply, or parts from it at a tie."""
+        tie = self.tie if tie is None else tie
         ids, gaps = self.reply(prompt, len(other))
         pairs = zip(ids, other, strict=True)
         index = next((i for i, (one, two) in enumerate(pairs) if one != two), None)
-        return index is None or gaps[index] <= tie
+        return index is None or gaps[index] <= tie > 0
 
 
 @pytest.fixture(scope="module")
-def target(tiny_pair: Any) -> Iterator[LlamaModel]:
-    with LlamaModel(
-        tiny_pair.target, context_size=CONTEXT, max_sessions=3, threads=1, cache_type="f32"
-    ) as model:
+def target(tiny_pair: Any, backend: str) -> Iterator[Model]:
+    with open_model(backend, tiny_pair.target, max_sessions=3) as model:
         yield model
 
 
 @pytest.fixture(scope="module")
-def draft(tiny_pair: Any) -> Iterator[LlamaModel]:
-    with LlamaModel(
-        tiny_pair.draft, context_size=CONTEXT, max_sessions=3, threads=1, cache_type="f32"
-    ) as model:
+def draft(tiny_pair: Any, backend: str) -> Iterator[Model]:
+    with open_model(backend, tiny_pair.draft, max_sessions=3) as model:
         yield model
 
 
 @pytest.fixture(scope="module")
-def reference(target: LlamaModel) -> Reference:
+def reference(target: Model) -> Reference:
     return Reference(target)
 
 
-def greedy(
-    target: LlamaModel, drafter: Drafter, number: int, prompt: list[int], n: int
-) -> list[int]:
+def greedy(target: Model, drafter: Drafter, number: int, prompt: list[int], n: int) -> list[int]:
     engine = Engine(target=target, drafter=drafter, controller=FixedController(number))
     session = engine.start(prompt, max_tokens=n)
     engine.run_together([session])
@@ -147,13 +162,13 @@ def greedy(
 @pytest.mark.parametrize("style", ["suffix", "model", "self", "oracle-3", "never", "random"])
 def test_greedy_replies_are_those_of_the_target_alone(
     tiny_pair: Any,
-    target: LlamaModel,
-    draft: LlamaModel,
+    target: Model,
+    draft: Model,
     reference: Reference,
     style: str,
     number: int,
 ) -> None:
-    with LlamaModel(tiny_pair.target, context_size=CONTEXT, threads=1, cache_type="f32") as twin:
+    with open_model(target.facts.backend, tiny_pair.target) as twin:
         for prompt in PROMPTS:
             known, _ = reference.reply(prompt, 24)
             drafter: Drafter = {
@@ -169,7 +184,7 @@ def test_greedy_replies_are_those_of_the_target_alone(
 
 @pytest.mark.parametrize("number", range(1, 33))
 def test_the_reply_does_not_depend_on_the_number_of_drafts(
-    target: LlamaModel, reference: Reference, number: int
+    target: Model, reference: Reference, number: int
 ) -> None:
     prompt = PROMPTS[3]
     known, _ = reference.reply(prompt, 40)
@@ -191,11 +206,11 @@ def largest_difference(model: LlamaModel, text: list[int], width: int) -> float:
 
 
 def part_only_where_rounding_can(model: LlamaModel, prompts: list[list[int]], n: int) -> None:
+    """Assert that replies differ only at gaps that the widths explain, so nowhere if they agree."""
     number = 3
     reference = Reference(model)
     texts = [[*prompt, *reference.reply(prompt, n)[0]] for prompt in prompts]
     error = max(largest_difference(model, text, number + 1) for text in texts)
-    assert error > 0, "the widths agree: nothing is tested"
     for prompt in prompts:
         known, _ = reference.reply(prompt, n)
         drafter = oracle(known, errs_every=5, vocab_size=model.vocab_size)
@@ -222,12 +237,20 @@ def test_replies_of_a_real_quantised_file_part_only_where_rounding_can() -> None
 DIFFERENT = {
     "context": ({}, {"context_size": 48}),
     "threads": ({"threads": 1}, {"threads": 2}),
-    "batch": ({}, {"batch_size": 4}),
-    "narrow-target": ({"batch_size": 4}, {}),
     "cache": ({"cache_type": "f32"}, {"cache_type": "f16"}),
+    "backend": ({}, {"backend": "llama"}),
+    "other-backend": ({"backend": "llama"}, {}),
+    "batch": ({"backend": "llama"}, {"backend": "llama", "batch_size": 4}),
+    "narrow-target": ({"backend": "llama", "batch_size": 4}, {"backend": "llama"}),
     "everything": (
         {"context_size": 200},
-        {"context_size": 64, "threads": 2, "batch_size": 8, "cache_type": "f16"},
+        {
+            "backend": "llama",
+            "context_size": 64,
+            "threads": 2,
+            "batch_size": 8,
+            "cache_type": "f16",
+        },
     ),
 }
 
@@ -251,16 +274,19 @@ def test_target_and_draft_may_differ_in_everything(
 
 
 @pytest.mark.parametrize("quantised", ["target", "draft"])
-def test_target_and_draft_may_be_of_different_formats(tmp_path: Path, quantised: str) -> None:
+def test_target_and_draft_may_be_of_different_formats(
+    tmp_path: Path, backend: str, quantised: str
+) -> None:
     files = {
         role: write_tiny(tmp_path / f"{role}.gguf", seed=seed, quantised=role == quantised)
         for role, seed in (("target", 1), ("draft", 2))
     }
     settings: dict[str, Any] = {"max_tokens": 40, "temperature": 0.8, "seed": 3, "logprobs": 2}
-    expected = plain(side(files["target"]), **settings)
-    with pair(side(files["target"]), side(files["draft"]), number=1) as engine:
+    sides = [side(path, backend) for path in files.values()]
+    expected = plain(sides[0], **settings)
+    with pair(*sides, number=1) as engine:
         reply = engine.generate("Go:", raw=True, **settings)
-    if quantised == "draft":
+    if quantised == "draft" or backend == "native":
         assert reply.token_ids == expected.token_ids
     assert reply.stats.drafted > 0
 
@@ -268,9 +294,9 @@ def test_target_and_draft_may_be_of_different_formats(tmp_path: Path, quantised:
 @pytest.mark.parametrize("drafter", ["none", "suffix", "model"])
 @pytest.mark.parametrize("length", [40, 62, 63, 64])
 def test_neither_side_passes_the_end_of_its_context(
-    tiny_pair: Any, drafter: str, length: int
+    tiny_pair: Any, backend: str, drafter: str, length: int
 ) -> None:
-    sides = [side(path, context_size=64) for path in (tiny_pair.target, tiny_pair.draft)]
+    sides = [side(path, backend, context_size=64) for path in (tiny_pair.target, tiny_pair.draft)]
     with pair(*sides, drafter=drafter, number=8) as engine:
         reply = engine.generate("a" * length, raw=True, max_tokens=100, temperature=0.5, seed=1)
         assert reply.usage.prompt_tokens == length
@@ -298,8 +324,8 @@ def test_a_prompt_too_long_is_refused_with_both_numbers(
 @pytest.mark.parametrize("batch_size", [4, 8, 512])
 @pytest.mark.parametrize("number", [0, 1, 7, 9, 64, 1000])
 def test_long_drafts_respect_the_batch(tiny_pair: Any, batch_size: int, number: int) -> None:
-    target = side(tiny_pair.target, batch_size=batch_size)
-    expected = plain(side(tiny_pair.target), max_tokens=60)
+    target = side(tiny_pair.target, "llama", batch_size=batch_size)
+    expected = plain(side(tiny_pair.target, "llama"), max_tokens=60)
     with pair(target, drafter="suffix", number=number, sessions=2) as engine:
         replies = engine.generate_batch(["Go:", "Go:"], raw=True, max_tokens=60)
     assert [reply.token_ids for reply in replies] == [expected.token_ids] * 2
@@ -308,10 +334,20 @@ def test_long_drafts_respect_the_batch(tiny_pair: Any, batch_size: int, number: 
     assert len(clamped) == (number >= batch_size)
 
 
+@pytest.mark.parametrize("number", [0, 1, 7, 63, 64, 1000])
+def test_long_drafts_respect_the_widest_pass(tiny_pair: Any, number: int) -> None:
+    expected = plain(side(tiny_pair.target), max_tokens=90)
+    with pair(side(tiny_pair.target), drafter="suffix", number=number, sessions=2) as engine:
+        replies = engine.generate_batch(["Go:", "Go:"], raw=True, max_tokens=90)
+        clamped = [notice for notice in engine.facts.notices if "64 rows" in notice]
+    assert [reply.token_ids for reply in replies] == [expected.token_ids] * 2
+    assert len(clamped) == (number >= 64)
+
+
 def test_recurrent_models_are_refused_for_drafting_before_the_first_token(
     tmp_path: Path, tiny_pair: Any
 ) -> None:
-    recurrent = side(write_tiny(tmp_path / "recurrent.gguf", recurrent=True))
+    recurrent = side(write_tiny(tmp_path / "recurrent.gguf", recurrent=True), "auto")
     with pytest.raises(CacheNotTruncatable, match=r"target.*recurrent") as caught:
         pair(recurrent, drafter="suffix")
     assert "--drafter none" in caught.value.hint
@@ -343,27 +379,32 @@ def test_a_sliding_window_gives_the_same_reply_with_drafts(
 
 @pytest.mark.parametrize("windowed", ["target", "draft"])
 def test_one_side_may_have_a_window(tmp_path: Path, windowed: str) -> None:
-    files = {
-        role: write_tiny(tmp_path / f"{role}.gguf", sliding_window=16 if role == windowed else 0)
+    sides = [
+        side(
+            write_tiny(tmp_path / f"{role}.gguf", sliding_window=16 if role == windowed else 0),
+            "auto",
+        )
         for role in ("target", "draft")
-    }
-    expected = plain(side(files["target"]), max_tokens=50)
-    with pair(side(files["target"]), side(files["draft"]), number=4) as engine:
+    ]
+    expected = plain(sides[0], max_tokens=50)
+    with pair(*sides, number=4) as engine:
         reply = engine.generate("Go:", raw=True, max_tokens=50)
+        assert any("runs on llama.cpp: architecture gemma2" in n for n in engine.facts.notices)
     assert reply.token_ids == expected.token_ids
 
 
 @pytest.mark.parametrize(("target_padding", "draft_padding"), [(0, 13), (13, 0), (64, 8)])
 def test_padding_of_either_side_does_not_matter(
-    tmp_path: Path, target_padding: int, draft_padding: int
+    tmp_path: Path, backend: str, target_padding: int, draft_padding: int
 ) -> None:
     files = [
         write_tiny(tmp_path / "target.gguf", padding=target_padding),
         write_tiny(tmp_path / "draft.gguf", seed=2, padding=draft_padding),
     ]
     settings: dict[str, Any] = {"max_tokens": 40, "temperature": 1.0, "seed": 5}
-    expected = plain(side(files[0]), **settings)
-    with pair(*map(side, files), number=4) as engine:
+    sides = [side(path, backend) for path in files]
+    expected = plain(sides[0], **settings)
+    with pair(*sides, number=4) as engine:
         reply = engine.generate("Go:", raw=True, **settings)
         assert engine.facts.models["target"]["vocabulary"] == REAL
     assert reply.token_ids == expected.token_ids
@@ -383,35 +424,45 @@ def changed(path: Path, source: Path, *changes: tuple[str, str]) -> Path:
 
 
 def test_a_vocabulary_with_other_tokens_is_refused_with_the_id_and_both_texts(
-    tmp_path: Path, tiny_pair: Any
+    tmp_path: Path, tiny_pair: Any, backend: str
 ) -> None:
+    target = side(tiny_pair.target, backend)
     texts = vocabulary()[0]
-    number = texts.index("the")
+    number = texts.index("or")
+    # the merge is changed too, so that the file is sound by itself
     other = changed(
-        tmp_path / "other.gguf", tiny_pair.draft, ("\x03\0\0\0\0\0\0\0the", "\x03\0\0\0\0\0\0\0xhe")
+        tmp_path / "other.gguf",
+        tiny_pair.draft,
+        ("\x02\0\0\0\0\0\0\0or", "\x02\0\0\0\0\0\0\0og"),
+        ("\x03\0\0\0\0\0\0\0o r", "\x03\0\0\0\0\0\0\0o g"),
     )
-    with pytest.raises(VocabularyMismatch, match=rf"token {number} is 'the' .* 'xhe'") as caught:
-        pair(side(tiny_pair.target), side(other))
+    with pytest.raises(VocabularyMismatch, match=rf"token {number} is 'or' .* 'og'") as caught:
+        pair(target, side(other, backend))
     assert "--drafter suffix" in caught.value.hint
     kind = changed(tmp_path / "kind.gguf", tiny_pair.draft, ("gpt-2", "qwen2"))
     with pytest.raises(VocabularyMismatch, match=r"gpt2/qwen2.* gpt2/gpt-2"):
-        pair(side(tiny_pair.target), side(kind))
+        pair(target, side(kind, backend))
     # with a drafter that does not use it the draft is not even read
-    with pair(side(tiny_pair.target), side(kind), drafter="suffix") as engine:
+    with pair(target, side(kind, backend), drafter="suffix") as engine:
         assert engine.facts.models["draft"] is None
 
 
-def test_a_control_token_of_another_name_gives_a_notice(tmp_path: Path, tiny_pair: Any) -> None:
+def test_a_control_token_of_another_name_gives_a_notice(
+    tmp_path: Path, tiny_pair: Any, backend: str
+) -> None:
     renamed = changed(tmp_path / "renamed.gguf", tiny_pair.draft, (TURN, "<|TURN|>"))
-    expected = plain(side(tiny_pair.target), max_tokens=30)
-    with pair(side(tiny_pair.target), side(renamed), number=4) as engine:
+    target = side(tiny_pair.target, backend)
+    expected = plain(target, max_tokens=30)
+    with pair(target, side(renamed, backend), number=4) as engine:
         assert any("control tokens" in notice for notice in engine.facts.notices)
         assert engine.generate("Go:", raw=True, max_tokens=30).token_ids == expected.token_ids
 
 
-def test_the_same_file_twice_gives_a_notice_and_every_draft_is_right(tiny_pair: Any) -> None:
-    one = side(tiny_pair.target)
-    with pair(one, one, number=4) as engine:
+def test_the_same_file_twice_gives_a_notice_and_every_draft_is_right(
+    tiny_pair: Any, backend: str
+) -> None:
+    one = side(tiny_pair.target, backend)
+    with pair(one, one, number=4, draft_requantize=False) as engine:
         assert any("same file" in notice for notice in engine.facts.notices)
         for temperature in (0.0, 0.9):
             reply = engine.generate("Go:", raw=True, max_tokens=40, temperature=temperature, seed=2)
@@ -422,12 +473,14 @@ def test_the_same_file_twice_gives_a_notice_and_every_draft_is_right(tiny_pair: 
             )
 
 
-def test_facts_are_those_of_the_two_files(tiny_pair: Any) -> None:
-    with pair(side(tiny_pair.target), side(tiny_pair.draft), number=2) as engine:
+def test_facts_are_those_of_the_two_files(tiny_pair: Any, backend: str) -> None:
+    sides = [side(path, backend) for path in (tiny_pair.target, tiny_pair.draft)]
+    with pair(*sides, number=2) as engine:
         facts = engine.facts.models
         document = engine.generate("Go:", raw=True, max_tokens=3).to_dict()
     for role in ("target", "draft"):
         path = getattr(tiny_pair, role)
+        assert facts[role]["backend"] == backend
         assert facts[role]["path"] == str(path)
         assert facts[role]["bytes"] == path.stat().st_size
         tensors = gguf.GGUFReader(path).tensors
@@ -438,18 +491,20 @@ def test_facts_are_those_of_the_two_files(tiny_pair: Any) -> None:
 
 
 def test_a_draft_that_does_not_fit_is_an_error_with_both_figures(
-    tiny_pair: Any, monkeypatch: pytest.MonkeyPatch
+    tiny_pair: Any, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # room for the target's weights and context, and for the draft's weights
-    free = [10**9, 10**9, 10**9, 10**6]
+    # llama.cpp is asked for weights and context apart: the last question is the draft's
+    free = [10**9] * {"native": 1, "llama": 3}[backend] + [10**6]
     monkeypatch.setattr("pilotfish.backends.machine.available_memory_bytes", lambda: free.pop(0))
     with pytest.raises(
         NotEnoughMemory, match=r"draft\.gguf needs about \d+ MB more, 1 MB are free"
     ):
-        pair(side(tiny_pair.target), side(tiny_pair.draft))
+        pair(side(tiny_pair.target, backend), side(tiny_pair.draft, backend))
 
 
-def test_loading_and_freeing_pairs_does_not_raise_memory(tiny_pair: Any) -> None:
+def test_loading_and_freeing_pairs_does_not_raise_memory(tiny_pair: Any, backend: str) -> None:
+    sides = [side(path, backend) for path in (tiny_pair.target, tiny_pair.draft)]
+
     def resident_bytes() -> int:
         fields = Path("/proc/self/status").read_text()
         match = re.search(r"VmRSS:\s+(\d+) kB", fields)
@@ -457,10 +512,10 @@ def test_loading_and_freeing_pairs_does_not_raise_memory(tiny_pair: Any) -> None
         return int(match[1]) * 1024
 
     def round_trip() -> None:
-        with pair(side(tiny_pair.target), side(tiny_pair.draft), number=3) as engine:
+        with pair(*sides, number=3) as engine:
             engine.generate("Go:", raw=True, max_tokens=20)
         with pytest.raises(ModelError):
-            pair(side(tiny_pair.target), side(tiny_pair.target.with_name("none.gguf")))
+            pair(sides[0], side(tiny_pair.target.with_name("none.gguf"), backend))
 
     for _ in range(3):
         round_trip()
@@ -472,8 +527,8 @@ def test_loading_and_freeing_pairs_does_not_raise_memory(tiny_pair: Any) -> None
     assert resident_bytes() - before < 4 * 2**20
 
 
-def test_a_closed_pair_refuses_and_closes_twice(tiny_pair: Any) -> None:
-    engine = pair(side(tiny_pair.target), side(tiny_pair.draft))
+def test_a_closed_pair_refuses_and_closes_twice(tiny_pair: Any, backend: str) -> None:
+    engine = pair(side(tiny_pair.target, backend), side(tiny_pair.draft, backend))
     engine.close()
     engine.close()
     with pytest.raises(BackendError, match="closed"):
@@ -505,7 +560,7 @@ TEMPLATES = {
 @pytest.mark.parametrize("add_bos", [True, False, None])
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_prompt_begins_with_the_right_number_of_beginning_tokens(
-    tmp_path: Path, tiny_pair: Any, template: str, add_bos: bool | None
+    tmp_path: Path, tiny_pair: Any, backend: str, template: str, add_bos: bool | None
 ) -> None:
     file = with_template(
         tmp_path / "target.gguf", tiny_pair.target, TEMPLATES[template], add_bos=add_bos
@@ -514,8 +569,8 @@ def test_a_prompt_begins_with_the_right_number_of_beginning_tokens(
     begin, turn = texts.index(BEGIN), texts.index(TURN)
     seen = []
     for drafter in ("none", "suffix", "model"):
-        draft = side(tiny_pair.draft) if drafter == "model" else None
-        with pair(side(file), draft, drafter=drafter, number=2) as engine:
+        draft = side(tiny_pair.draft, backend) if drafter == "model" else None
+        with pair(side(file, backend), draft, drafter=drafter, number=2) as engine:
             session = engine.stream(f"Hi {END}<s>", max_tokens=4)
             seen.append(session._session.tokens[: session._session.num_prompt_tokens])
             for _ in session:

@@ -19,6 +19,7 @@ from pilotfish.sampling import row_law
 from pilotfish.types import Distribution, Proposal, SamplingSettings
 from support.drafters import random_tokens
 from support.engines import finish, scripted_engine
+from support.partial_head import PartialHead, PartialModel
 
 ALARM = 1e-6
 TARGET = {
@@ -75,6 +76,13 @@ def model_drafter() -> ModelDrafter:
     return ModelDrafter(draft, vocab_size=4, min_survival=0.1)
 
 
+def partial_drafter() -> ModelDrafter:
+    """Return a drafter that lacks a token the target has."""
+    draft = ScriptedModel(logits(DRAFT), vocab_size=4, max_sessions=10**9)
+    head = PartialHead([2, 0, 3], room=0)
+    return ModelDrafter(PartialModel(draft, head), vocab_size=4, min_survival=0.1, head=head)
+
+
 SETTINGS = [
     SamplingSettings(temperature=1.0),
     SamplingSettings(temperature=0.3, top_k=2),
@@ -88,6 +96,11 @@ SETTINGS = [
 def test_token_rule_gives_the_targets_joint_law(settings: SamplingSettings, number: int) -> None:
     engine = engine_with(model_drafter(), number=number)
     assert p_value(engine, settings, runs=900) > ALARM
+
+
+@pytest.mark.parametrize("settings", SETTINGS[::3])
+def test_token_rule_with_drafts_from_a_part_of_the_vocabulary(settings: SamplingSettings) -> None:
+    assert p_value(engine_with(partial_drafter()), settings, runs=900) > ALARM
 
 
 @pytest.mark.parametrize("settings", SETTINGS[:2])

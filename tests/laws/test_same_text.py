@@ -14,6 +14,7 @@ from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.types import SamplingSettings, StopReason
 from support.drafters import FunctionDrafter, RaisingDrafter, never, oracle, random_tokens
 from support.engines import SETTINGS, VOCAB, finish, scripted_engine
+from support.partial_head import PartialHead, PartialModel
 
 PROMPT = (1, 2, 3, 1, 2)
 
@@ -21,11 +22,15 @@ PROMPT = (1, 2, 3, 1, 2)
 def drafter_named(name: str, reference: list[int], **context: int):  # type: ignore[no-untyped-def]
     draft = ScriptedModel(random_logits(VOCAB, seed=1), vocab_size=VOCAB, **context)
     same = ScriptedModel(random_logits(VOCAB, seed=0), vocab_size=VOCAB, **context)
+    head = PartialHead([1, 7, 2, 5, 3], room=4)
     return {
         "ngram": lambda: NgramDrafter(),
         "suffix": lambda: SuffixDrafter(),
         "model": lambda: ModelDrafter(draft, vocab_size=VOCAB, min_survival=0.0),
         "self": lambda: ModelDrafter(same, vocab_size=VOCAB, min_survival=0.0),
+        "partial": lambda: ModelDrafter(
+            PartialModel(draft, head), vocab_size=VOCAB, min_survival=0.0, head=head
+        ),
         "hybrid": lambda: HybridDrafter([SuffixDrafter(), ModelDrafter(draft, vocab_size=VOCAB)]),
         "oracle": lambda: oracle(reference, vocab_size=VOCAB),
         "oracle-3": lambda: oracle(reference, errs_every=3, vocab_size=VOCAB),
@@ -36,7 +41,7 @@ def drafter_named(name: str, reference: list[int], **context: int):  # type: ign
 
 
 DRAFTERS = [
-    *("ngram", "suffix", "model", "self", "hybrid"),
+    *("ngram", "suffix", "model", "self", "partial", "hybrid"),
     *("oracle", "oracle-3", "never", "random", "raising"),
 ]
 

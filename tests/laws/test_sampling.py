@@ -12,6 +12,7 @@ from scipy import stats
 
 from pilotfish.errors import BackendError
 from pilotfish.sampling import (
+    Sampler,
     Stream,
     adjust_row,
     candidates,
@@ -79,6 +80,45 @@ def test_full_vocabulary_choice_equals_noise_on_every_token(size: int, scale: fl
         noise = gumbel_noise(key, np.arange(size))
         slow = int(np.argmax(row.astype(np.float64) / temperature + noise))
         assert seeded_choice(row, SamplingSettings(temperature=temperature), key) == slow
+
+
+ADJUSTED = {
+    "repetition_penalty": 1.3,
+    "frequency_penalty": 0.4,
+    "logit_bias": {4: 2.0, 9: -1.0, 499: 1.0},
+    "banned_tokens": (2,),
+    "min_tokens": 9,
+}
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    size=st.sampled_from([10, 500, 5_000]),
+    part=st.sampled_from([0.2, 0.7, 1.0]),
+    temperature=st.sampled_from([0.0, 0.5, 1.5]),
+    filters=st.sampled_from([{}, {"top_k": 7}, {"top_p": 0.8}, {"min_p": 0.1}]),
+    adjusted=st.booleans(),
+)
+def test_a_part_of_a_row_is_the_row_with_the_rest_ruled_out(
+    seed, size, part, temperature, filters, adjusted
+):  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(seed)
+    row = rng.normal(size=size).astype(np.float32) * 3
+    # at least as many as top_k keeps, in any order
+    ids = rng.permutation(size)[: max(8, int(size * part))].astype(np.int64)
+    whole = np.full(size, -np.inf, dtype=np.float32)
+    whole[ids] = row[ids]
+    options = SamplingSettings(temperature=temperature, **filters, **(ADJUSTED if adjusted else {}))
+    sampler = Sampler(options, seed, num_prompt_tokens=2, end_ids=frozenset({1}))
+    history = rng.integers(0, size, 6)
+    history[-1] = size - 1
+    assert sampler.choose(row[ids], history, ids) == sampler.choose(whole, history)
+    law, expected = sampler.law(row[ids], history, ids), sampler.law(whole, history)
+    assert (np.diff(law.ids) > 0).all()
+    for token, probability in zip(expected.ids, expected.probs, strict=True):
+        assert law.probability(int(token)) == pytest.approx(probability, abs=1e-6)
+    assert law.probs.sum() == pytest.approx(1.0)
 
 
 def test_array_noise_equals_scalar_arithmetic() -> None:

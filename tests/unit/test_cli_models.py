@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from pilotfish import models
 from pilotfish.cli.models import app
 from pilotfish.errors import DownloadError, PilotfishError, UnknownModel
+from support.tiny_gguf import write_tiny
 
 CONTENT = b"model" * 1000
 
@@ -179,7 +180,57 @@ def test_a_terminal_gets_bars_on_stderr(
     assert "━" in result.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["list"], ["pull"], ["path"], ["rm"]])
+def test_info_tells_what_a_file_is_without_loading_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tiny(tmp_path / "tiny.gguf", quantised=True)
+    monkeypatch.setattr("pilotfish.backends.native.NativeModel", None)
+    told = document("info", str(path), "--json")
+    assert told["path"] == str(path)
+    assert told["bytes"] == path.stat().st_size
+    assert (told["architecture"], told["layers"], told["heads"], told["kv_heads"]) == (
+        *("llama", 2),
+        *(4, 2),
+    )
+    assert told["tokenizer"] == "gpt2/gpt-2"
+    assert told["chat_template"] is True
+    assert set(told["formats"]) == {"Q8_0", "F32"}
+    assert told["backend"] == {"name": "native", "reason": "it runs all that the file holds"}
+    assert 0 < told["as_draft"]["step_bytes"] < told["step_bytes"] < told["weight_bytes"]
+    assert told["context_size"] == told["trained_context"] == 512
+    expected = told["weight_bytes"] + 512 * told["cache_bytes_per_token"]
+    assert told["memory_bytes"] == expected
+    shown = run("info", str(path)).stdout
+    for words in ("llama", "Q8_0", "2 layers", "4 heads", "native: ", "a chat template", "a step"):
+        assert words in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_info_says_why_a_file_runs_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tiny(tmp_path / "window.gguf", sliding_window=16)
+    told = document("info", str(path), "--json")
+    assert told["backend"]["name"] == "llama"
+    assert "gemma2" in told["backend"]["reason"]
+    assert told["as_draft"] is None
+    assert "llama: architecture gemma2" in run("info", str(path)).stdout
+    recurrent = write_tiny(tmp_path / "recurrent.gguf", recurrent=True)
+    assert document("info", str(recurrent), "--json")["cache_bytes_per_token"] == 0
+    monkeypatch.setattr("pilotfish.build.find_spec", lambda name: None)
+    told = document("info", str(path), "--json")
+    assert told["backend"]["name"] is None
+    assert "needs the optional dependency 'llama'" in told["backend"]["reason"]
+
+
+def test_info_on_what_is_no_model_is_an_error(tmp_path: Path) -> None:
+    page = tmp_path / "page.gguf"
+    page.write_text("<html>not found</html>")
+    assert "HTML" in str(error_of("info", str(page)))
+    assert isinstance(error_of("info", "smollm2-135m"), UnknownModel)
+
+
+@pytest.mark.parametrize("command", [[], ["list"], ["pull"], ["path"], ["info"], ["rm"]])
 def test_every_command_explains_itself(command: list[str]) -> None:
     result = run(*command, "--help")
     assert result.exit_code == 0

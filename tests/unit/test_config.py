@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pilotfish.config import (
+    BACKENDS,
     DRAFTERS,
     EngineConfig,
     ModelConfig,
@@ -114,6 +115,11 @@ def test_a_file_that_is_not_there_or_a_folder_is_named(tmp_path: Path) -> None:
             for value in (-1, 1.5, "4", True)
         ],
         *[
+            (SpeculationConfig, {}, "draft_head_size", value)
+            for value in (-1, 1.5, "4", True, None)
+        ],
+        (SpeculationConfig, {}, "draft_requantize", "no"),
+        *[
             (EngineConfig, {"target": ModelConfig(reference="m")}, "max_sessions", value)
             for value in (0, -1, 1.5, None, math.nan)
         ],
@@ -158,7 +164,9 @@ def test_the_bounds_themselves_are_allowed() -> None:
     SamplingSettings(logit_bias={0: -math.inf})
     Request(max_tokens=1, seed=-1)
     Request(max_tokens=None)
-    SpeculationConfig(num_speculative_tokens=0)
+    SpeculationConfig(num_speculative_tokens=0, draft_head_size=0)
+    for backend in BACKENDS:
+        assert ModelConfig(reference="m", backend=backend).backend == backend
     for drafter in DRAFTERS:
         assert SpeculationConfig(drafter=drafter).drafter == drafter
 

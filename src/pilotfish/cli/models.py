@@ -1,4 +1,4 @@
-"""`pilotfish models`: list, pull, path and rm."""
+"""`pilotfish models`: list, pull, path, info and rm."""
 
 from __future__ import annotations
 
@@ -79,6 +79,24 @@ def show_path(
         _print_json({"name": reference, "path": path})
     else:
         print(path)
+
+
+@app.command("info")
+def show_info(
+    context: typer.Context,
+    reference: Annotated[
+        str, typer.Argument(metavar="REF", help="A name, a .gguf file, or org/repo[:file].")
+    ],
+    as_json: _Json = False,
+) -> None:
+    """Tell what a model is, which backend runs it, and what a step reads."""
+    from pilotfish.cli.model_info import model_info, print_info  # not at the top: needs backends
+
+    info = model_info(reference)
+    if as_json or context.obj:
+        _print_json(info)
+    else:
+        print_info(info)
 
 
 @app.command("rm")

@@ -18,6 +18,7 @@ from pilotfish import models
 from pilotfish.cli.arguments import as_number, naming_options
 from pilotfish.config import (
     BACKENDS,
+    DEFAULT_DRAFT_HEAD_SIZE,
     DEFAULT_MAX_TOKENS,
     DRAFTERS,
     VERIFY_RULES,
@@ -69,7 +70,12 @@ class EngineOptions:
     ] = None
     backend: Annotated[
         str | None,
-        _option("--backend", panel=_MODEL, metavar="NAME", about=f"{', '.join(BACKENDS)}."),
+        _option(
+            "--backend",
+            panel=_MODEL,
+            metavar="NAME",
+            about=f"{', '.join(BACKENDS)}: native where it can run the file.",
+        ),
     ] = None
     threads: Annotated[
         str | None,
@@ -120,7 +126,25 @@ class EngineOptions:
         _option(
             "--strict",
             panel=_SPECULATION,
-            about="Only passes that agree bit for bit; slower.",
+            about="Only passes that agree bit for bit; on llama slower, on native always so.",
+        ),
+    ] = False
+    draft_head_size: Annotated[
+        str | None,
+        _option(
+            "--draft-head-size",
+            panel=_SPECULATION,
+            metavar="N",
+            about="Tokens a native draft model chooses from, the context's besides; 0 is all.  "
+            f"Default: {DEFAULT_DRAFT_HEAD_SIZE}.",
+        ),
+    ] = None
+    no_draft_requantize: Annotated[
+        bool,
+        _option(
+            "--no-draft-requantize",
+            panel=_SPECULATION,
+            about="Keep a native draft model's weights as they are, not in 4 bits.",
         ),
     ] = False
 
@@ -140,6 +164,8 @@ class EngineOptions:
                 num_speculative_tokens=as_number(self.num_speculative_tokens),
                 verify=self.verify,
                 strict=self.strict or None,
+                draft_head_size=as_number(self.draft_head_size),
+                draft_requantize=False if self.no_draft_requantize else None,
             )
             draft = self._draft(base, target, speculation)
             if draft is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -15,13 +16,28 @@ from pilotfish.types import Distribution, FloatArray, IdArray, Proposal, Segment
 _CATCH_UP_CHUNK_TOKENS = 256
 
 
+class PartialHead(Protocol):
+    """Says which tokens a draft model has rows for, where those are not all of them."""
+
+    @property
+    def ids(self) -> IdArray:
+        """Return the token of each entry of a row of logits, in any order."""
+
+    def extend(self, token_ids: Sequence[int]) -> None:
+        """Add entries for tokens that have none, at the end of a row, while there is room."""
+
+
 @dataclass(slots=True)
 class _Request:
-    """What the draft model has read of one request: `read` mirrors the cache, token by token."""
+    """What the draft model has read of one request: `read` mirrors the cache, token by token.
+
+    `entries` are those added to a partial head that belong to tokens of this request.
+    """
 
     cache: Cache
     read: list[int] = field(default_factory=list)
     num_settled: int = 0
+    entries: set[int] = field(default_factory=set)
 
     def unread(self, tokens: Sequence[int]) -> Sequence[int]:
         """Cut the cache to what it shares with `tokens`, leaving at least the last one to read,
@@ -65,6 +81,9 @@ class ModelDrafter:
     from its law with a stream of its own, and the law is handed on. Drafting stops *before* a
     token is drawn when the product of the largest probabilities so far falls below
     `min_survival`: a function of the prefix alone, so no drawn token is ever dropped.
+
+    A model with a partial `head` drafts from the tokens it began with and those of the request's
+    own text, which are added to the head; laws are over those.
     """
 
     def __init__(
@@ -73,11 +92,17 @@ class ModelDrafter:
         *,
         vocab_size: int,
         min_survival: float = 0.2,
+        head: PartialHead | None = None,
     ) -> None:
         self._model = model
+        self._head = head
         self._vocab_size = min(vocab_size, model.vocab_size)
         self._min_survival = min_survival
         self._requests: dict[int, _Request] = {}
+        self._first_ids = np.empty(0, dtype=np.int64) if head is None else head.ids.copy()
+        # tokens that only the draft has; what is added later comes from the target
+        self._foreign = np.flatnonzero(self._first_ids >= self._vocab_size)
+        self._added: dict[int, int] = {}
 
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         """Return one proposal per view; sessions draft together, one token a pass."""
@@ -103,10 +128,22 @@ class ModelDrafter:
         if request is None:
             request = self._requests[view.request_id] = _Request(self._model.new_cache())
         sampler = Sampler(view.settings, view.seed, view.num_prompt_tokens, view.end_ids)
-        return _Draft(view, request, budget, sampler, request.unread(view.tokens))
+        unread = request.unread(view.tokens)
+        if self._head is not None:
+            self._extend_head(self._head, request, unread)
+        return _Draft(view, request, budget, sampler, unread)
+
+    def _extend_head(self, head: PartialHead, request: _Request, tokens: Sequence[int]) -> None:
+        """Give the tokens of a request entries where they have none, and note which are its own."""
+        head.extend(tokens)
+        num_known = len(self._first_ids) + len(self._added)
+        for entry, token in enumerate(head.ids[num_known:].tolist(), start=num_known):
+            self._added[token] = entry
+        added = self._added
+        request.entries.update(added[token] for token in tokens if token in added)
 
     def _read(self, requests: Sequence[tuple[_Request, Sequence[int]]]) -> list[FloatArray]:
-        """Evaluate the unread tokens of each request and return its last row [vocab]."""
+        """Evaluate the unread tokens of each request and return its last row [vocab or head]."""
         segments = []
         for request, unread in requests:
             while len(unread) > _CATCH_UP_CHUNK_TOKENS:
@@ -117,7 +154,21 @@ class ModelDrafter:
         rows = self._model.forward(segments)
         for (request, _), segment in zip(requests, segments, strict=True):
             request.read.extend(segment.token_ids)
-        return [row[0, : self._vocab_size] for row in rows]
+        if self._head is None:
+            return [row[0, : self._vocab_size] for row in rows]
+        pairs = zip(rows, requests, strict=True)
+        return [self._own_entries(row[0], request) for row, (request, _) in pairs]
+
+    def _own_entries(self, row: FloatArray, request: _Request) -> FloatArray:
+        """Return the row with tokens ruled out that the target lacks or other requests added."""
+        if not len(self._foreign) and len(request.entries) == len(self._added):
+            return row
+        own = row.copy()
+        own[len(self._first_ids) :] = -np.inf
+        entries = list(request.entries)
+        own[entries] = row[entries]
+        own[self._foreign] = -np.inf
+        return own
 
     def _extend(self, draft: _Draft, row: FloatArray) -> bool:
         """Draw the next token from the row if it is worth it; return whether to go on."""
@@ -135,9 +186,10 @@ class ModelDrafter:
         return len(draft.token_ids) < draft.budget and token not in view.end_ids
 
     def _choose(self, draft: _Draft, row: FloatArray, history: IdArray) -> int:
+        ids = None if self._head is None else self._head.ids
         if not draft.view.needs_laws:
-            return draft.sampler.choose(row, history)
-        law = draft.sampler.law(row, history)
+            return draft.sampler.choose(row, history, ids)
+        law = draft.sampler.law(row, history, ids)
         draft.laws.append(law)
         return draw(law, draft.sampler.key(len(history), Stream.DRAFT, draft.view.round_index))
 

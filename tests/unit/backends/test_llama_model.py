@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +15,9 @@ from pilotfish.errors import (
     CacheNotTruncatable,
     ConfigError,
     ModelFileError,
-    NotEnoughMemory,
 )
 from pilotfish.types import FloatArray, Segment
-from support.tiny_gguf import vocabulary, write_tiny
+from support.tiny_gguf import write_tiny
 
 TEXT = [(7 * i * i + 3 * i) % 256 for i in range(300)]
 
@@ -79,16 +76,6 @@ def test_greedy_text_of_the_tiny_model_varies(model: LlamaModel):
     assert len(set(greedy(model, TEXT[:5], 40))) > 8
 
 
-def test_rows_begin_at_first_row(model: LlamaModel, cache: LlamaCache):
-    everything = rows_of(model, cache, TEXT[:12])
-    cache.truncate(0)
-    (last,) = model.forward([Segment(cache, TEXT[:12], first_row=9)])
-    np.testing.assert_allclose(last, everything[9:], atol=1e-5)
-    (none,) = model.forward([Segment(cache, TEXT[12:20], first_row=8)])
-    assert none.shape == (0, model.vocab_size)
-    assert len(cache) == 20
-
-
 @pytest.mark.parametrize("shared_cells", [False, True])
 def test_ragged_sequences_in_one_pass_equal_each_alone(
     tiny_path: Path, model: LlamaModel, shared_cells: bool
@@ -115,25 +102,6 @@ def test_ragged_sequences_in_one_pass_equal_each_alone(
     for index, rows in zip(order, together, strict=True):
         alone = rows_one_by_one(model, texts[index][: 10 + lengths[index]])
         np.testing.assert_allclose(rows, alone[10 + lengths[index] // 3 :], atol=1e-4)
-
-
-def test_truncating_and_continuing_equals_a_fresh_cache(model: LlamaModel, cache: LlamaCache):
-    rows_of(model, cache, TEXT[:30])
-    for length in (29, 20, 7, 0):
-        cache.truncate(length)
-        assert len(cache) == length
-        rows = rows_of(model, cache, TEXT[100:110])
-        cache.truncate(length)
-        expected = rows_one_by_one(model, [*TEXT[:length], *TEXT[100:110]])[length:]
-        np.testing.assert_allclose(rows, expected, atol=1e-4)
-
-
-@pytest.mark.parametrize("length", [-1, 11])
-def test_a_length_the_cache_never_had_is_refused(model: LlamaModel, cache: LlamaCache, length: int):
-    rows_of(model, cache, TEXT[:10])
-    with pytest.raises(BackendError, match="cannot cut"):
-        cache.truncate(length)
-    assert len(cache) == 10
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 8, 16, 512])
@@ -165,74 +133,6 @@ def test_any_batch_size_takes_any_number_of_rows(
                     cache.truncate(0)
 
 
-def test_the_context_may_be_filled_to_its_end_and_not_beyond(model: LlamaModel, cache: LlamaCache):
-    rows_of(model, cache, TEXT[:255])
-    (last,) = rows_of(model, cache, TEXT[255:256])
-    assert np.isfinite(last).all()
-    assert len(cache) == model.context_size
-    with pytest.raises(BackendError, match="exceed the context"):
-        model.forward([Segment(cache, [1])])
-    cache.truncate(250)
-    with pytest.raises(BackendError, match="exceed the context"):
-        model.forward([Segment(cache, TEXT[:7])])
-    assert len(cache) == 250
-
-
-def test_empty_segments_change_nothing(model: LlamaModel, cache: LlamaCache):
-    other = model.new_cache()
-    (none,) = model.forward([Segment(cache, [])])
-    assert none.shape == (0, model.vocab_size)
-    nothing, rows = model.forward([Segment(cache, []), Segment(other, TEXT[:3])])
-    assert (len(nothing), len(rows), len(cache), len(other)) == (0, 3, 0, 3)
-    assert model.forward([]) == []
-    other.close()
-
-
-@pytest.mark.parametrize("token_id", [-1, 10**6, 2**40])
-def test_ids_outside_the_vocabulary_are_refused(
-    model: LlamaModel, cache: LlamaCache, token_id: int
-):
-    with pytest.raises(BackendError, match="token ids"):
-        model.forward([Segment(cache, [1, token_id])])
-    assert len(cache) == 0
-
-
-def test_places_are_taken_and_given_back(model: LlamaModel):
-    caches = [model.new_cache() for _ in range(3)]
-    with pytest.raises(BackendError, match="in use") as caught:
-        model.new_cache()
-    assert "max_sessions" in caught.value.hint
-    rows_of(model, caches[1], TEXT[:9])
-    caches[1].close()
-    caches[1].close()
-    again = model.new_cache()
-    np.testing.assert_allclose(
-        rows_of(model, again, TEXT[:3]), rows_one_by_one_in(model, caches[2], TEXT[:3]), atol=1e-4
-    )
-    for cache in (caches[0], caches[2], again):
-        cache.close()
-
-
-def rows_one_by_one_in(model: LlamaModel, cache: LlamaCache, token_ids: list[int]) -> FloatArray:
-    """Return rows evaluated one at a time in a given cache."""
-    return np.stack([rows_of(model, cache, [token_id])[0] for token_id in token_ids])
-
-
-def test_wrong_caches_are_refused(tiny_path: Path, model: LlamaModel, cache: LlamaCache):
-    with pytest.raises(BackendError, match="twice"):
-        model.forward([Segment(cache, [1]), Segment(cache, [2])])
-    with LlamaModel(tiny_path, context_size=64, threads=1) as stranger:
-        theirs = stranger.new_cache()
-        with pytest.raises(BackendError, match="another model"):
-            model.forward([Segment(theirs, [1])])
-    closed = model.new_cache()
-    closed.close()
-    with pytest.raises(BackendError, match="closed"):
-        model.forward([Segment(closed, [1])])
-    with pytest.raises(BackendError, match="closed"):
-        closed.truncate(1)
-
-
 def test_rows_are_views_that_stay_readable(model: LlamaModel, cache: LlamaCache):
     (first,) = model.forward([Segment(cache, TEXT[:1])])
     address = first.ctypes.data
@@ -261,71 +161,6 @@ def test_a_failing_pass_leaves_every_cache_as_it_was(
     monkeypatch.undo()
     rows = rows_of(model, cache, TEXT[10:20])
     np.testing.assert_allclose(rows, rows_one_by_one(model, TEXT[:20])[10:], atol=1e-4)
-
-
-def test_a_second_thread_gets_an_error(model: LlamaModel, cache: LlamaCache):
-    errors: list[Exception] = []
-
-    def intrude() -> None:
-        for action in (lambda: model.forward([Segment(cache, [1])]), model.new_cache):
-            try:
-                action()
-            except BackendError as error:
-                errors.append(error)
-
-    with model._exclusive():
-        thread = threading.Thread(target=intrude)
-        thread.start()
-        thread.join()
-    assert len(errors) == 2
-    assert all("another thread" in str(error) for error in errors)
-    assert len(rows_of(model, cache, [1])) == 1
-
-
-def test_a_closed_model_refuses_everything_and_closes_twice(tiny_path: Path):
-    model = LlamaModel(tiny_path, context_size=64, threads=1)
-    cache = model.new_cache()
-    model.close()
-    model.close()
-    uses: list[Callable[[], object]] = [
-        lambda: model.forward([Segment(cache, [1])]),
-        model.new_cache,
-        lambda: cache.truncate(1),
-        lambda: model.tokenizer.encode("a", parse_special=False),
-        lambda: model.tokenizer.token_bytes(1),
-    ]
-    for use in uses:
-        with pytest.raises(BackendError, match="closed"):
-            use()
-    cache.close()
-
-
-def test_loading_and_freeing_does_not_raise_memory(tiny_path: Path):
-    def resident_bytes() -> int:
-        pages = Path("/proc/self/statm").read_text().split()[1]
-        return int(pages) * 4096
-
-    def round_trip() -> None:
-        with LlamaModel(tiny_path, context_size=1024, max_sessions=2, threads=1) as model:
-            rows_of(model, model.new_cache(), TEXT[:50])
-
-    for _ in range(3):
-        round_trip()
-    gc.collect()
-    before = resident_bytes()
-    for _ in range(10):
-        round_trip()
-    gc.collect()
-    assert resident_bytes() - before < 4 * 2**20
-
-
-def test_padding_of_the_vocabulary_is_never_offered(tmp_path: Path):
-    path = write_tiny(tmp_path / "padded.gguf", padding=13)
-    real = len(vocabulary()[0])
-    with LlamaModel(path, context_size=128, threads=1) as model:
-        assert (model.vocab_size, model.padded_vocab_size) == (real, real + 13)
-        assert model.tokenizer.vocab_size == real
-        assert max(greedy(model, TEXT[:5], 50)) < real
 
 
 @pytest.mark.parametrize("window", [16, 40])
@@ -366,28 +201,12 @@ def test_recurrent_models_say_so_and_decode_plainly(tmp_path: Path):
         assert greedy(model, TEXT[:5], 20) == text
 
 
-def test_files_that_are_no_models_are_refused(tmp_path: Path, tiny_path: Path):
-    page = tmp_path / "page.gguf"
-    page.write_text("<html>not found</html>")
-    cut = tmp_path / "cut.gguf"
-    cut.write_bytes(tiny_path.read_bytes()[:-1000])
-    for path in (page, cut):
-        with pytest.raises(ModelFileError):
-            LlamaModel(path, threads=1)
-
-
 def test_what_llama_cpp_logs_is_in_the_error(tmp_path: Path, tiny_path: Path):
     strange = tmp_path / "strange.gguf"
     # same length, so that the file itself is sound
     strange.write_bytes(tiny_path.read_bytes().replace(b"llama.block_count", b"llama.blick_count"))
     with pytest.raises(ModelFileError, match="block_count"):
         LlamaModel(strange, threads=1)
-
-
-def test_too_little_memory_is_said_before_loading(tiny_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("pilotfish.backends.machine.available_memory_bytes", lambda: 100 * 10**6)
-    with pytest.raises(NotEnoughMemory, match=r"needs about \d+ MB more, 100 MB are free"):
-        LlamaModel(tiny_path, context_size=200_000, max_sessions=8, threads=1)
 
 
 @pytest.mark.parametrize(
@@ -417,19 +236,21 @@ def test_every_cache_type_works(tmp_path: Path, cache_type: str):
         assert np.isfinite(rows).all()
 
 
-def test_facts_are_read_from_the_loaded_object(tiny_path: Path, model: LlamaModel):
-    facts = model.facts
-    assert facts.path == tiny_path
-    assert facts.file_bytes == tiny_path.stat().st_size
-    assert 30_000 < facts.parameters < 50_000
-    assert (facts.architecture, facts.trained_context, facts.threads) == ("llama", 512, 1)
-    assert facts.metadata["general.name"] == "tiny"
-    assert "llama-cpp-python" in facts.library
-    assert facts.to_dict()["vocabulary"] == model.vocab_size
-    assert model.exactness["level"] == "in distribution"
-
-
 def test_the_default_context_is_the_trained_one(tiny_path: Path):
     with LlamaModel(tiny_path, threads=1) as model:
         assert model.context_size == 512
         assert model.max_width == 512
+
+
+def test_the_tokenizer_of_a_closed_model_refuses(tiny_path: Path):
+    model = LlamaModel(tiny_path, context_size=64, threads=1)
+    model.close()
+    for use in (model.tokenizer.token_bytes, model.tokenizer.token_text):
+        with pytest.raises(BackendError, match="closed"):
+            use(1)
+
+
+def test_the_widest_pass_is_the_batch_and_rows_are_equal_in_distribution(tiny_path: Path):
+    with LlamaModel(tiny_path, threads=1, batch_size=100) as model:
+        assert model.max_width == 100
+        assert model.exactness["level"] == "in distribution"

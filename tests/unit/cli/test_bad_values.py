@@ -20,6 +20,7 @@ BAD_VALUES = [
     *[("--seed", value) for value in ("1.5", "x", "nan")],
     *[("--logprobs", value) for value in ("-1", "101", "2.5")],
     *[("--num-speculative-tokens", value) for value in ("-1", "1.5", "few")],
+    *[("--draft-head-size", value) for value in ("-1", "0.5", "all")],
     *[("--threads", value) for value in ("0", "-2", "all")],
     *[("--ctx", value) for value in ("0", "-1", "big")],
     *[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,7 +54,7 @@ def test_the_same_text_is_exit_code_0(
 ) -> None:
     assert scripted_demo.main(["--max-tokens", "60"]) == 0
     out = capfd.readouterr().out
-    assert "same text: yes" in out
+    assert "same text: yes, bit for bit" in out
     assert "tokens per round" in out
     assert max(map(len, out.splitlines())) <= 80
 
@@ -68,12 +69,41 @@ def test_only_a_near_second_best_token_is_explained_by_rounding(
     comparison = demo.Comparison(token_index=5, margin=margin, second_best=second_best)
     assert comparison.explained is explained
     assert ("does not explain" in demo.verdict(comparison)) is not explained
+    exact = replace(comparison, bit_identical=True)
+    assert not exact.explained
+    assert "nothing excuses" in demo.verdict(exact)
+    assert demo.Comparison(bit_identical=True).explained
+
+
+def test_another_text_is_exit_code_1(
+    scripted_demo: ModuleType,
+    program: ScriptedProgram,
+    run: Run,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load = scripted_demo.pilotfish.load
+
+    def other(target: str, *, drafter: str, **options: Any) -> TextEngine:
+        if drafter != "none":
+            program.scripts[1] = [*program.script(1)[:20], ord("?"), *program.script(1)[21:]]
+        engine: TextEngine = load(target, drafter=drafter, **options)
+        return engine
+
+    monkeypatch.setattr(pilotfish, "load", other)
+    assert scripted_demo.main(["--max-tokens", "60"]) == 1
+    assert "same text: up to token 20" in capfd.readouterr().out
+
+
+def test_the_draft_is_fetched_only_when_it_drafts(demo: ModuleType) -> None:
+    for drafter, wanted in (("suffix", None), ("none", None), ("auto", "d"), ("model", "d")):
+        assert demo.used_draft(argparse.Namespace(draft="d"), drafter) == wanted
 
 
 def test_the_first_differing_token_is_found_with_its_margin(
     scripted_demo: ModuleType, program: ScriptedProgram
 ) -> None:
-    arguments = argparse.Namespace(target="smollm2-135m", draft="none")
+    arguments = argparse.Namespace(target="smollm2-135m", draft="none", backend="native")
     plain = scripted_demo.reply_of(arguments, "none", max_tokens=10)
     assert scripted_demo.compare(plain, plain).token_index is None
     shorter = scripted_demo.reply_of(arguments, "none", max_tokens=9)

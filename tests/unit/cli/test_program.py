@@ -15,10 +15,12 @@ from pilotfish.types import EmittedToken
 from .conftest import Run
 
 COMMANDS = [(), ("generate",), ("chat",), ("models",), ("models", "list"), ("models", "pull")]
+COMMANDS += [("models", "info")]
 
 OPTIONS = (
     "--target --draft --drafter --num-speculative-tokens --verify --strict --backend "
-    "--threads --ctx --max-tokens --temperature --top-k --top-p --min-p --repetition-penalty "
+    "--draft-head-size --no-draft-requantize --threads --ctx --max-tokens --temperature "
+    "--top-k --top-p --min-p --repetition-penalty "
     "--presence-penalty --frequency-penalty --logit-bias --stop --seed --system --raw "
     "--logprobs --json --color --verbose --file --config"
 )

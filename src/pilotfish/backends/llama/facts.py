@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.backends.facts import ModelFacts
+from pilotfish.backends.footprint import BYTES_PER_VALUE
 from pilotfish.backends.llama.library import library_version, load_library
 
 if TYPE_CHECKING:
     from pilotfish.backends.llama.loading import LoadedFile, LoadOptions
-
-_BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 
 
 def read_text(function: Callable[..., int], *arguments: object) -> str:
@@ -47,7 +46,7 @@ def cache_bytes_per_token(model: Any, metadata: Mapping[str, str], cache_type: s
         int(metadata.get(f"{prefix}.{name}_length", default_width)) for name in ("key", "value")
     ]
     values = library.llama_model_n_head_kv(model) * sum(widths) * library.llama_model_n_layer(model)
-    return int(values * _BYTES_PER_VALUE[cache_type])
+    return int(values * BYTES_PER_VALUE[cache_type])
 
 
 def read_facts(

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish import gguf
+from pilotfish.backends.footprint import DEFAULT_CONTEXT
 from pilotfish.backends.llama.facts import cache_bytes_per_token, read_metadata
 from pilotfish.backends.llama.library import forget_errors, load_library, logged_error
 from pilotfish.backends.machine import require_memory
 from pilotfish.errors import ConfigError, ModelError, ModelFileError
 
 _CACHE_TYPES = ("f32", "f16", "q8_0", "q4_0")
-_DEFAULT_CONTEXT = 4096
 _SCRATCH_BYTES = 64 * 2**20
 _CELL_STEP = 256
 
@@ -110,7 +110,7 @@ def with_context_size(loaded: LoadedFile, options: LoadOptions) -> LoadOptions:
     if options.context_size:
         return options
     trained = load_library().llama_model_n_ctx_train(loaded.model)
-    return replace(options, context_size=min(trained, _DEFAULT_CONTEXT))
+    return replace(options, context_size=min(trained, DEFAULT_CONTEXT))
 
 
 def context_bytes(loaded: LoadedFile, options: LoadOptions) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import heapq
 import logging
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
+from pilotfish.backends.exclusive import Exclusive
 from pilotfish.backends.facts import ModelFacts
 from pilotfish.backends.llama.cache import LlamaCache
 from pilotfish.backends.llama.context import LlamaContext
@@ -79,7 +79,6 @@ class LlamaModel:
         MissingExtra.
         """
         self.notices: list[str] = []
-        self._busy = threading.Lock()
         self._widths: tuple[int, ...] = ()
         self._report: WidthReport | None = None
         options = LoadOptions(
@@ -95,6 +94,7 @@ class LlamaModel:
             spare_cells=_SPARE_CELLS,
         )
         self._context = _open(Path(path), options)
+        self._exclusive = Exclusive(self._context)
         loaded, options = self._context.loaded, self._context.options
         self._facts = read_facts(
             loaded,
@@ -171,7 +171,7 @@ class LlamaModel:
 
     def new_cache(self) -> LlamaCache:
         """Return an empty cache; raises BackendError when all places are taken."""
-        with self._exclusive():
+        with self._exclusive:
             if not self._free_sequences:
                 places = self._context.options.max_sessions
                 raise BackendError(
@@ -187,7 +187,7 @@ class LlamaModel:
         The arrays are views that the next call overwrites and `close` frees; copy what you keep.
         On BackendError every cache is as it was before the call.
         """
-        with self._exclusive():
+        with self._exclusive:
             self._check(segments)
             begun = [len(segment.cache) for segment in segments]
             try:
@@ -199,7 +199,7 @@ class LlamaModel:
 
     def truncate(self, cache: LlamaCache, length: int) -> None:
         """Cut `cache` to `length` tokens; callers use `cache.truncate`."""
-        with self._exclusive():
+        with self._exclusive:
             self._check_cache(cache)
             if not 0 <= length <= len(cache):
                 raise BackendError(f"cannot cut a cache of {len(cache)} tokens to {length}")
@@ -209,14 +209,14 @@ class LlamaModel:
         """Take back the place of `cache`; callers use `cache.close`."""
         if not self._context.is_open:
             return
-        with self._exclusive():
+        with self._exclusive:
             self._context.truncate(cache.sequence, 0)
             heapq.heappush(self._free_sequences, cache.sequence)
 
     def close(self) -> None:
         """Free the model and its caches; closing twice does nothing."""
         if self._context.is_open:
-            with self._exclusive():
+            with self._exclusive:
                 self._tokenizer.close()
                 self._context.close()
 
@@ -318,9 +318,6 @@ class LlamaModel:
             )
         cache.set_length(length)
 
-    def _exclusive(self) -> _Exclusive:
-        return _Exclusive(self._busy, self._context)
-
 
 def _open(path: Path, options: LoadOptions) -> LlamaContext:
     loaded = load_file(path, repack=options.repack)
@@ -335,23 +332,3 @@ def _checked_size(context_size: int | None) -> int:
     if context_size is not None and context_size < 1:
         raise ConfigError(f"context_size must be 1 or more, got {context_size}")
     return context_size or 0
-
-
-class _Exclusive:
-    """Hold a model for one call; refuse, rather than wait, when another thread has it."""
-
-    __slots__ = ("_busy", "_context")
-
-    def __init__(self, busy: threading.Lock, context: LlamaContext) -> None:
-        self._busy = busy
-        self._context = context
-
-    def __enter__(self) -> None:
-        if not self._busy.acquire(blocking=False):
-            raise BackendError("the model is at work in another thread; use one thread at a time")
-        if not self._context.is_open:
-            self._busy.release()
-            raise BackendError("the model was closed")
-
-    def __exit__(self, *_: object) -> None:
-        self._busy.release()
