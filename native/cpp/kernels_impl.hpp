@@ -16,12 +16,15 @@ constexpr size_t kLanes = Simd::lanes;
 constexpr size_t kVector = 4 * kLanes;  // bytes
 
 // Weights are asked for this far ahead, so that memory works while rows are multiplied.
-constexpr size_t kPrefetchBytes = 5120;
+constexpr size_t kPrefetchBytes = 3072;
 
-template <size_t bytes>
-inline void prefetch(const uint8_t* at) {
-#pragma GCC unroll 12
-  for (size_t line = 0; line < bytes; line += 64) Simd::prefetch(at + kPrefetchBytes + line);
+// Asks for part `s` of `parts` of a unit to come, its scales included.
+template <Format format, size_t parts>
+inline void prefetch(const uint8_t* unit, size_t s) {
+  constexpr size_t lines = (unit_bytes(format, kLanes) + 64 * parts - 1) / (64 * parts);
+  const uint8_t* at = unit + kPrefetchBytes + s * lines * 64;
+#pragma GCC unroll 16
+  for (size_t line = 0; line < lines; line++) Simd::prefetch(at + 64 * line);
 }
 
 // Splits four nibble vectors into eight of values.
@@ -61,6 +64,7 @@ void multiply_q45_k(const uint8_t* unit, size_t units, const uint8_t* const* x, 
   constexpr bool fifth = format == Format::q5_k;
   constexpr size_t step = kVector * (fifth ? 5 : 4);
   Float sum[count];
+#pragma GCC unroll 8
   for (int n = 0; n < count; n++) sum[n] = Simd::fzero();
   for (size_t u = 0; u < units; u++, unit += unit_bytes(format, kLanes)) {
     const Float d = Simd::half(unit), min_d = Simd::half(unit + 2 * kLanes);
@@ -69,6 +73,7 @@ void multiply_q45_k(const uint8_t* unit, size_t units, const uint8_t* const* x, 
     const Int mins[2] = {Simd::load(scales + 8 * kLanes), Simd::load(scales + 12 * kLanes)};
     const Float minus_min_d = Simd::negate(min_d);
     Float part[count];
+#pragma GCC unroll 8
     for (int n = 0; n < count; n++) {
       const auto& a = reinterpret_cast<const LargeActivation*>(x[n])[u];
       const Int high = Simd::dot<6, 2>(Simd::zero(), mins, a.high);
@@ -76,24 +81,28 @@ void multiply_q45_k(const uint8_t* unit, size_t units, const uint8_t* const* x, 
       const Int total = Simd::add(Simd::shift_left<7>(high), low);
       part[n] = Simd::mul(minus_min_d, Simd::to_float(total));
     }
+#pragma GCC unroll 1  // else prefetches come in bursts
     for (size_t s = 0; s < 8; s++, data += step) {
-      prefetch<step>(data);
+      prefetch<format, 8>(unit, s);
       Int values[8];
       take_nibbles(data, values);
       if constexpr (fifth) add_fifth_bits(data + 4 * kVector, values);
       const Float scale =
           Simd::mul(d, Simd::to_float(Simd::widen_unsigned(scales + s * kLanes)));
+#pragma GCC unroll 8
       for (int n = 0; n < count; n++) {
         const auto& a = reinterpret_cast<const LargeActivation*>(x[n])[u];
         const Int dot = Simd::dot<fifth ? 5 : 4, 8>(Simd::zero(), values, a.values + 32 * s);
         part[n] = Simd::fma(scale, Simd::to_float(dot), part[n]);
       }
     }
+#pragma GCC unroll 8
     for (int n = 0; n < count; n++) {
       const auto& a = reinterpret_cast<const LargeActivation*>(x[n])[u];
       sum[n] = Simd::fma(Simd::fbroadcast(a.d), part[n], sum[n]);
     }
   }
+#pragma GCC unroll 8
   for (int n = 0; n < count; n++) Simd::store(y[n], sum[n]);
 }
 
@@ -101,15 +110,18 @@ template <int count>
 void multiply_q6_k(const uint8_t* unit, size_t units, const uint8_t* const* x, float* const* y) {
   constexpr size_t step = kVector * 6;
   Float sum[count];
+#pragma GCC unroll 8
   for (int n = 0; n < count; n++) sum[n] = Simd::fzero();
   for (size_t u = 0; u < units; u++, unit += unit_bytes(Format::q6_k, kLanes)) {
     const Float d = Simd::half(unit);
     const uint8_t* scales = unit + 2 * kLanes;
     const uint8_t* data = scales + 18 * kLanes;
     Float part[count];
+#pragma GCC unroll 8
     for (int n = 0; n < count; n++) part[n] = Simd::fzero();
+#pragma GCC unroll 1  // else prefetches come in bursts
     for (size_t s = 0; s < 8; s++, data += step) {
-      prefetch<step>(data);
+      prefetch<Format::q6_k, 8>(unit, s);
       Int values[8];
       take_nibbles(data, values);
       add_pairs(data + 4 * kVector, values);
@@ -117,6 +129,7 @@ void multiply_q6_k(const uint8_t* unit, size_t units, const uint8_t* const* x, f
       const uint8_t* two = scales + 2 * s * kLanes;
       const Float scale0 = Simd::mul(d, Simd::to_float(Simd::widen_signed(two)));
       const Float scale1 = Simd::mul(d, Simd::to_float(Simd::widen_signed(two + kLanes)));
+#pragma GCC unroll 8
       for (int n = 0; n < count; n++) {
         const auto& a = reinterpret_cast<const LargeActivation*>(x[n])[u];
         const int8_t* v = a.values + 32 * s;
@@ -126,11 +139,13 @@ void multiply_q6_k(const uint8_t* unit, size_t units, const uint8_t* const* x, f
         part[n] = Simd::fma(scale1, Simd::to_float(dot1), part[n]);
       }
     }
+#pragma GCC unroll 8
     for (int n = 0; n < count; n++) {
       const auto& a = reinterpret_cast<const LargeActivation*>(x[n])[u];
       sum[n] = Simd::fma(Simd::fbroadcast(a.d), part[n], sum[n]);
     }
   }
+#pragma GCC unroll 8
   for (int n = 0; n < count; n++) Simd::store(y[n], sum[n]);
 }
 
@@ -142,11 +157,14 @@ void multiply_small(const uint8_t* unit, size_t units, const uint8_t* const* x, 
   constexpr int bits = eight ? 8 : fifth ? 5 : 4;
   constexpr size_t step = kVector * (eight ? 8 : fifth ? 5 : 4);
   Float sum[count];
+#pragma GCC unroll 8
   for (int n = 0; n < count; n++) sum[n] = Simd::fzero();
   for (size_t u = 0; u < units; u++, unit += unit_bytes(format, kLanes)) {
     const uint8_t* data = unit + kLanes * (has_min ? 8 : 4);
     for (size_t which = 0; which < 2; which++, data += step) {
-      prefetch<step>(data);
+      // keeps the prefetches of both blocks apart: in one burst they hold up the loads
+      asm volatile("" ::: "memory");
+      prefetch<format, 2>(unit, which);
       Int values[8];
       if constexpr (eight) {
 #pragma GCC unroll 8
@@ -158,6 +176,7 @@ void multiply_small(const uint8_t* unit, size_t units, const uint8_t* const* x, 
       const Float d = Simd::half(unit + 2 * kLanes * which);
       Float min = Simd::fzero();
       if constexpr (has_min) min = Simd::half(unit + 2 * kLanes * (2 + which));
+#pragma GCC unroll 8
       for (int n = 0; n < count; n++) {
         const auto& a = reinterpret_cast<const SmallActivation*>(x[n])[2 * u + which];
         Int dot;
@@ -172,6 +191,7 @@ void multiply_small(const uint8_t* unit, size_t units, const uint8_t* const* x, 
       }
     }
   }
+#pragma GCC unroll 8
   for (int n = 0; n < count; n++) Simd::store(y[n], sum[n]);
 }
 
@@ -187,6 +207,7 @@ void multiply_plain(const uint8_t* unit, size_t units, const uint8_t* const* x, 
   constexpr size_t step = unit_bytes(format, kLanes);
   constexpr size_t chains = 4;  // sums of every fourth column, added at the end
   Float sum[count][chains];
+#pragma GCC unroll 8
   for (int n = 0; n < count; n++) {
     for (size_t c = 0; c < chains; c++) sum[n][c] = Simd::fzero();
   }
@@ -194,6 +215,7 @@ void multiply_plain(const uint8_t* unit, size_t units, const uint8_t* const* x, 
   for (; k + chains <= units; k += chains, unit += chains * step) {
     Float weights[chains];
     for (size_t c = 0; c < chains; c++) weights[c] = plain_values<format>(unit + c * step);
+#pragma GCC unroll 8
     for (int n = 0; n < count; n++) {
       const float* a = reinterpret_cast<const float*>(x[n]) + k;
       for (size_t c = 0; c < chains; c++) {
@@ -203,11 +225,13 @@ void multiply_plain(const uint8_t* unit, size_t units, const uint8_t* const* x, 
   }
   for (; k < units; k++, unit += step) {
     const Float weight = plain_values<format>(unit);
+#pragma GCC unroll 8
     for (int n = 0; n < count; n++) {
       const float* a = reinterpret_cast<const float*>(x[n]);
       sum[n][0] = Simd::fma(weight, Simd::fbroadcast(a[k]), sum[n][0]);
     }
   }
+#pragma GCC unroll 8
   for (int n = 0; n < count; n++) {
     const Float total =
         Simd::fadd(Simd::fadd(sum[n][0], sum[n][1]), Simd::fadd(sum[n][2], sum[n][3]));
@@ -450,18 +474,43 @@ inline float soften(float* scores, size_t limit, size_t padded_limit) {
   return sum_lanes(total);
 }
 
-// Adds 16 tokens' values, [16][padded] floats, to `out` weighted by `weights`.
-template <int vectors>
-void mix_block(const float* block, size_t padded, const float* weights, float* out) {
-  Wide sum[vectors];
-  for (int v = 0; v < vectors; v++) sum[v] = Wide::load(out + 16 * v);
+// Adds 16 tokens' values, [16][padded] floats, to the results of `count` queries, weighted.
+template <int count, int vectors>
+void mix_block(const float* block, size_t padded, const float* const* weights, float* const* out) {
+  Wide sum[count][vectors];
+  for (int q = 0; q < count; q++) {
+    for (int v = 0; v < vectors; v++) sum[q][v] = Wide::load(out[q] + 16 * v);
+  }
   for (size_t t = 0; t < kBlockTokens; t++) {
-    const Wide weight = Wide::all(weights[t]);
-    for (int v = 0; v < vectors; v++) {
-      sum[v] = Wide::fma(weight, Wide::load(block + t * padded + 16 * size_t(v)), sum[v]);
+    for (int q = 0; q < count; q++) {
+      const Wide weight = Wide::all(weights[q][t]);
+      for (int v = 0; v < vectors; v++) {
+        const Wide value = Wide::load(block + t * padded + 16 * size_t(v));
+        sum[q][v] = Wide::fma(weight, value, sum[q][v]);
+      }
     }
   }
-  for (int v = 0; v < vectors; v++) sum[v].store(out + 16 * v);
+  for (int q = 0; q < count; q++) {
+    for (int v = 0; v < vectors; v++) sum[q][v].store(out[q] + 16 * v);
+  }
+}
+
+template <int count>
+void mix_queries(const Attention& work, size_t first, size_t padded_limit, size_t token) {
+  const size_t padded = round_up(work.head_size, 16);
+  const float* weights[count];
+  float* out[count];
+  for (size_t q = 0; q < count; q++) {
+    weights[q] = work.scores + (first + q) * padded_limit + token;
+    out[q] = work.queries[first + q].out;
+  }
+  size_t v = 0;
+  const auto advance = [&](size_t width) {
+    v += width;
+    for (int q = 0; q < count; q++) out[q] += width;
+  };
+  for (; v + 64 <= padded; advance(64)) mix_block<count, 4>(work.block + v, padded, weights, out);
+  for (; v < padded; advance(16)) mix_block<count, 1>(work.block + v, padded, weights, out);
 }
 
 void mix_all(const Attention& work, size_t padded_limit, size_t limit) {
@@ -472,13 +521,9 @@ void mix_all(const Attention& work, size_t padded_limit, size_t limit) {
     for (size_t i = 0; i < kBlockTokens * padded; i += 16) {
       load_cached(values + i * element, work.half).store(work.block + i);
     }
-    for (size_t q = 0; q < work.num_queries; q++) {
-      const float* weights = work.scores + q * padded_limit + token;
-      float* out = work.queries[q].out;
-      size_t v = 0;
-      for (; v + 64 <= padded; v += 64) mix_block<4>(work.block + v, padded, weights, out + v);
-      for (; v < padded; v += 16) mix_block<1>(work.block + v, padded, weights, out + v);
-    }
+    size_t q = 0;
+    for (; q + 3 <= work.num_queries; q += 3) mix_queries<3>(work, q, padded_limit, token);
+    for (; q < work.num_queries; q++) mix_queries<1>(work, q, padded_limit, token);
   }
 }
 

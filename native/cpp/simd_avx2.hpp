@@ -15,7 +15,7 @@ struct Simd {
   static constexpr const char* name = "avx2";
 #endif
   static constexpr size_t lanes = 8;
-  static constexpr int tile_rows = 4;
+  static constexpr int tile_rows = 8;
   using Int = __m256i;
   using Float = __m256;
 

@@ -11,7 +11,7 @@ namespace {
 struct Simd {
   static constexpr const char* name = "avx512-vnni";
   static constexpr size_t lanes = 16;
-  static constexpr int tile_rows = 6;
+  static constexpr int tile_rows = 8;
   using Int = __m512i;
   using Float = __m512;
 

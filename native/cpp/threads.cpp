@@ -1,6 +1,8 @@
 #include "threads.hpp"
 
-#include <algorithm>
+#ifdef __linux__
+#include <sched.h>
+#endif
 
 namespace pilotfish {
 namespace {
@@ -18,8 +20,8 @@ inline void pause() {
 }
 
 // Returns when `value` is no longer `old`.
-void wait_for_change(const std::atomic<uint32_t>& value, uint32_t old) {
-  for (int i = 0; i < kLooks; i++) {
+void wait_for_change(const std::atomic<uint32_t>& value, uint32_t old, int looks) {
+  for (; looks > 0; looks--) {
     if (value.load(std::memory_order_acquire) != old) return;
     pause();
   }
@@ -28,9 +30,17 @@ void wait_for_change(const std::atomic<uint32_t>& value, uint32_t old) {
   }
 }
 
+int current_core() {
+#ifdef __linux__
+  return sched_getcpu();
+#else
+  return -1;
+#endif
+}
+
 }  // namespace
 
-ThreadPool::ThreadPool(size_t num_threads) {
+ThreadPool::ThreadPool(size_t num_threads) : places_(num_threads) {
   threads_.reserve(num_threads - 1);
   try {
     for (size_t i = 1; i < num_threads; i++) threads_.emplace_back([this, i] { serve(i); });
@@ -54,23 +64,24 @@ void ThreadPool::run(const Work& work) {
   work(worker);
   // all have left `work` once all have met again
   size_t last = 0;
-  meet(last);
+  meet(0, last);
 }
 
 void ThreadPool::serve(size_t index) {
   uint32_t seen = 0;
   while (true) {
-    wait_for_change(passes_, seen);
+    wait_for_change(passes_, seen, kLooks);
     seen++;
     if (ending_.load()) return;
     Worker worker(*this, index);
     (*work_)(worker);
     size_t last = 0;
-    meet(last);
+    meet(index, last);
   }
 }
 
-void ThreadPool::meet(size_t& step) {
+void ThreadPool::meet(size_t index, size_t& step) {
+  places_[index].core.store(current_core(), std::memory_order_relaxed);
   const uint32_t now = steps_.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == num_threads()) {
     // the counter of this step is spent; its next user is kCounters steps away
@@ -79,9 +90,20 @@ void ThreadPool::meet(size_t& step) {
     steps_.fetch_add(1, std::memory_order_release);
     steps_.notify_all();
   } else {
-    wait_for_change(steps_, now);
+    wait_for_change(steps_, now, shares_core(index) ? 0 : kLooks);
   }
   step++;
+}
+
+// Whether another thread was last seen on this thread's core: looking would keep it from working.
+bool ThreadPool::shares_core(size_t index) const {
+  const int core = places_[index].core.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < num_threads(); i++) {
+    if (i != index && core >= 0 && places_[i].core.load(std::memory_order_relaxed) == core) {
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace pilotfish

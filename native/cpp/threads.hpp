@@ -2,8 +2,8 @@
 //
 // All threads run the same function. Between its steps they meet; within a step they take pieces
 // of work from a shared counter, so a thread that lost its core to a neighbour only does less.
-// Waiting threads look for a few microseconds and then sleep: nobody burns a core between passes,
-// and two threads on one core do not wait for each other's time slice.
+// Waiting threads look for a few microseconds and then sleep: nobody burns a core between passes.
+// Two threads that a busy neighbour drove onto one core do not look, but hand it to each other.
 #pragma once
 
 #include <atomic>
@@ -40,9 +40,16 @@ class ThreadPool {
   };
 
   void serve(size_t index);
-  void meet(size_t& step);
+  void meet(size_t index, size_t& step);
+  bool shares_core(size_t index) const;
+
+  // Where a thread was last seen; -1 unknown.
+  struct alignas(64) Place {
+    std::atomic<int> core{-1};
+  };
 
   std::vector<std::thread> threads_;
+  std::vector<Place> places_;
   const Work* work_ = nullptr;
   Counter counters_[kCounters];
   alignas(64) std::atomic<uint32_t> passes_{0};  // counts runs; workers wait for the next
@@ -67,7 +74,7 @@ class ThreadPool::Worker {
     } else if (count > 1) {
       for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) function(i);
     }
-    pool_.meet(step_);
+    pool_.meet(index_, step_);
   }
 
  private:
