@@ -18,7 +18,7 @@ VERIFY_RULES = ("match", "token")
 BACKENDS = ("auto", "native", "llama")
 CACHE_TYPES = ("f16", "f32", "q8_0")
 DEFAULT_MAX_TOKENS = 512
-DEFAULT_DRAFT_HEAD_SIZE = 32_768
+DEFAULT_DRAFT_HEAD_SIZE = 65_536
 
 T = TypeVar("T")
 

@@ -13,7 +13,12 @@ import pytest
 
 from pilotfish.backends.native import NativeModel
 from pilotfish.build import load_model
-from pilotfish.config import EngineConfig, ModelConfig, SpeculationConfig
+from pilotfish.config import (
+    DEFAULT_DRAFT_HEAD_SIZE,
+    EngineConfig,
+    ModelConfig,
+    SpeculationConfig,
+)
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.hybrid import HybridDrafter
 from pilotfish.drafters.model import ModelDrafter
@@ -94,7 +99,7 @@ def pair(
         prompts = [[(7 * i * i + shift) % 256 for i in range(70)] for shift in (1, 5)] + [[17]]
         num_tokens = 40
     else:
-        models = make_pair(DEFAULT_TARGET, DEFAULT_DRAFT, 32_768)
+        models = make_pair(DEFAULT_TARGET, DEFAULT_DRAFT, DEFAULT_DRAFT_HEAD_SIZE)
         texts = ["def add(a, b):\n    return a + b\n\n" * 4, "请用一句话介绍鲨鱼 🦈.", "a"]
         prompts = [models[0].tokenizer.encode(text, parse_special=False) for text in texts]
         num_tokens = 10

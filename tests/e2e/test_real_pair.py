@@ -56,7 +56,9 @@ def pair() -> Iterator[tuple[LoadedModel, LoadedModel]]:
         yield target, draft
 
 
-def run(target: LoadedModel, drafter: Any, prompt: list[int], settings: SamplingSettings) -> Session:
+def run(
+    target: LoadedModel, drafter: Any, prompt: list[int], settings: SamplingSettings
+) -> Session:
     engine = Engine(target=target, drafter=drafter, controller=FixedController(5))
     session = engine.start(
         prompt,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pilotfish.types import IdArray
 
-# rows of the context's own tokens: an eighth of the usual head at most
+# rows of the context's own tokens: a sixteenth of the usual head at most
 MOST_ADDED_ROWS = 4096
 
 
