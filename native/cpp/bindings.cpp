@@ -4,6 +4,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <system_error>
+
 #include "model.hpp"
 
 namespace nb = nanobind;
@@ -118,8 +120,9 @@ FloatRows forward(Model& model, const std::vector<Sequence*>& sequences,
     segments.push_back({sequences[i], token_ids[i], first_rows[i]});
   }
   {
+    const Model::Busy busy(model);
     const nb::gil_scoped_release release;
-    model.forward(segments);
+    model.forward(busy, segments);
   }
   return view(model.logits(), model.num_rows(), model.vocab_size());
 }
@@ -136,6 +139,13 @@ nb::dict processor() {
 }  // namespace
 
 NB_MODULE(_core, module) {
+  nb::register_exception_translator([](const std::exception_ptr& error, void*) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::system_error& refused) {
+      PyErr_SetString(PyExc_OSError, refused.what());
+    }
+  });
   module.def("processor", processor);
 
   nb::class_<Sequence>(module, "Sequence")
@@ -160,7 +170,8 @@ NB_MODULE(_core, module) {
       .def("new_sequence", &Model::new_sequence)
       .def("forward", forward, "sequences"_a, "token_ids"_a, "first_rows"_a)
       .def("hidden",
-           [](const Model& model) {
+           [](Model& model) {
+             const Model::Busy busy(model);
              return view(model.hidden(), model.num_rows(), model.hidden_size());
            })
       .def("extend_head",

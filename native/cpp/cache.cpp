@@ -1,11 +1,19 @@
 #include "cache.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <new>
 #include <stdexcept>
 
 namespace pilotfish {
+namespace {
+
+// A row that is no number must not reach rows that do not see it: they weigh it with zero, and
+// zero times infinity is no number either.
+float finite(float value) { return std::isfinite(value) ? value : 0.0f; }
+
+}  // namespace
 
 void CacheShape::store(uint8_t* page, size_t token, size_t layer, size_t head, const float* key,
                        const float* value) const {
@@ -15,15 +23,16 @@ void CacheShape::store(uint8_t* page, size_t token, size_t layer, size_t head, c
   keys += (token / kBlockTokens * kBlockTokens * head_size + token % kBlockTokens) * element();
   if (half) {
     for (size_t i = 0; i < head_size; i++) {
-      const uint16_t k = half_from_float(key[i]), v = half_from_float(value[i]);
+      const uint16_t k = half_from_float(finite(key[i])), v = half_from_float(finite(value[i]));
       std::memcpy(keys + 2 * kBlockTokens * i, &k, 2);
       std::memcpy(values + 2 * i, &v, 2);
     }
   } else {
     for (size_t i = 0; i < head_size; i++) {
-      std::memcpy(keys + 4 * kBlockTokens * i, key + i, 4);
+      const float k = finite(key[i]), v = finite(value[i]);
+      std::memcpy(keys + 4 * kBlockTokens * i, &k, 4);
+      std::memcpy(values + 4 * i, &v, 4);
     }
-    std::memcpy(values, value, 4 * head_size);
   }
 }
 
@@ -52,15 +61,22 @@ PagePool::Page PagePool::take() {
   });
 }
 
-void Sequence::truncate(size_t length) {
+void Sequence::require_idle() const {
   if (!is_open()) throw std::runtime_error("the sequence was closed");
+  if (pool_->in_use) {
+    throw std::runtime_error("the model is at work in another thread; use one thread at a time");
+  }
+}
+
+void Sequence::truncate(size_t length) {
+  require_idle();
   if (length > length_) throw std::invalid_argument("cannot truncate to more than there is");
   length_ = length;
   pages_.resize((length + kPageTokens - 1) / kPageTokens);
 }
 
 std::unique_ptr<Sequence> Sequence::prefix(size_t length) const {
-  if (!is_open()) throw std::runtime_error("the sequence was closed");
+  require_idle();
   if (length > length_) throw std::invalid_argument("the prefix is longer than the sequence");
   auto copy = std::make_unique<Sequence>(pool_, shape_);
   copy->pages_.assign(pages_.begin(),
@@ -70,6 +86,8 @@ std::unique_ptr<Sequence> Sequence::prefix(size_t length) const {
 }
 
 void Sequence::close() {
+  if (!is_open()) return;
+  require_idle();
   pages_.clear();
   pool_.reset();
   length_ = 0;

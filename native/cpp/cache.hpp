@@ -1,6 +1,7 @@
 // Keys and values of sequences, in pages of 64 tokens that sequences with a common beginning share.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -40,6 +41,9 @@ class PagePool : public std::enable_shared_from_this<PagePool> {
   using Page = std::shared_ptr<uint8_t>;
   Page take();
 
+  // Whether a pass is under way: its sequences must not change under it.
+  std::atomic<bool> in_use{false};
+
  private:
   const CacheShape shape_;
   std::mutex mutex_;
@@ -53,6 +57,8 @@ class Sequence {
 
   size_t length() const { return length_; }
   bool is_open() const { return pool_ != nullptr; }
+  // Throws where the sequence was closed or another thread is in a pass of its model.
+  void require_idle() const;
   bool belongs_to(const std::shared_ptr<PagePool>& pool) const { return pool_ == pool; }
   void truncate(size_t length);
   std::unique_ptr<Sequence> prefix(size_t length) const;

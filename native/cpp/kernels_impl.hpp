@@ -410,8 +410,20 @@ void gate(const float* gate, const float* up, size_t count, float* out) {
   }
 }
 
-inline Wide load_cached(const uint8_t* from, bool half) {
-  return half ? Wide::half(from) : Wide::load(reinterpret_cast<const float*>(from));
+// Widens `count` cached values to floats, and asks for as many at `next`.
+inline void widen(const uint8_t* from, const uint8_t* next, size_t count, bool half, float* to) {
+  if (half) {
+    for (size_t i = 0; i < count; i += 32) {
+      Simd::prefetch(next + 2 * i);
+      Wide::half(from + 2 * i).store(to + i);
+      Wide::half(from + 2 * i + 32).store(to + i + 16);
+    }
+  } else {
+    for (size_t i = 0; i < count; i += 16) {
+      Simd::prefetch(next + 4 * i);
+      Wide::load(reinterpret_cast<const float*>(from) + i).store(to + i);
+    }
+  }
 }
 
 // Scores of one block of 16 keys for `count` queries: the keys are in `block` as [size][16].
@@ -432,11 +444,12 @@ void score_all(const Attention& work, size_t padded_limit, size_t limit) {
   const size_t element = work.half ? 2 : 4;
   const size_t block_bytes = kBlockTokens * work.head_size * element;
   for (size_t token = 0; token < limit; token += kBlockTokens) {
-    const uint8_t* keys = work.pages[token / kPageTokens] + work.key_offset +
-                          token % kPageTokens / kBlockTokens * block_bytes;
-    for (size_t i = 0; i < work.head_size; i++) {
-      load_cached(keys + 16 * i * element, work.half).store(work.block + 16 * i);
-    }
+    const auto keys = [&](size_t at) {
+      return work.pages[at / kPageTokens] + work.key_offset +
+             at % kPageTokens / kBlockTokens * block_bytes;
+    };
+    const size_t next = token + kBlockTokens < limit ? token + kBlockTokens : token;
+    widen(keys(token), keys(next), kBlockTokens * work.head_size, work.half, work.block);
     for (size_t q = 0; q < work.num_queries;) {
       const size_t count = std::min<size_t>(8, work.num_queries - q);
       float* out[8];
@@ -516,11 +529,11 @@ void mix_queries(const Attention& work, size_t first, size_t padded_limit, size_
 void mix_all(const Attention& work, size_t padded_limit, size_t limit) {
   const size_t element = work.half ? 2 : 4, padded = round_up(work.head_size, 16);
   for (size_t token = 0; token < limit; token += kBlockTokens) {
-    const uint8_t* values = work.pages[token / kPageTokens] + work.value_offset +
-                            token % kPageTokens * padded * element;
-    for (size_t i = 0; i < kBlockTokens * padded; i += 16) {
-      load_cached(values + i * element, work.half).store(work.block + i);
-    }
+    const auto values = [&](size_t at) {
+      return work.pages[at / kPageTokens] + work.value_offset + at % kPageTokens * padded * element;
+    };
+    const size_t next = token + kBlockTokens < limit ? token + kBlockTokens : token;
+    widen(values(token), values(next), kBlockTokens * padded, work.half, work.block);
     size_t q = 0;
     for (; q + 3 <= work.num_queries; q += 3) mix_queries<3>(work, q, padded_limit, token);
     for (; q < work.num_queries; q++) mix_queries<1>(work, q, padded_limit, token);

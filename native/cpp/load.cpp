@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <map>
 #include <set>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 #include "model.hpp"
@@ -19,22 +21,29 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw std::invalid_argument(what); }
 
+// What the system said no to, with its reason.
+[[noreturn]] void fail(const std::string& what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
 // A file mapped for reading.
 class Mapping {
  public:
   explicit Mapping(const std::string& path) {
     file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file_ < 0) throw std::runtime_error("cannot open " + path);
+    if (file_ < 0) fail("cannot open " + path);
     struct stat status {};
     if (fstat(file_, &status) != 0 || status.st_size <= 0) {
       ::close(file_);
-      throw std::runtime_error("cannot read " + path);
+      refuse(path + " is empty");
     }
     size_ = size_t(status.st_size);
     void* memory = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_, 0);
     if (memory == MAP_FAILED) {
+      const int reason = errno;
       ::close(file_);
-      throw std::runtime_error("cannot map " + path);
+      errno = reason;
+      fail("cannot map " + path);
     }
     memory_ = static_cast<uint8_t*>(memory);
   }
@@ -268,7 +277,7 @@ Model::Model(const std::vector<std::string>& paths, const std::vector<TensorInfo
     head_capacity_ = p.vocab_size;
     head_tensor_ = *head;
     head_file_ = dup(loader.files[head->part].file());
-    if (head_file_ < 0) throw std::runtime_error("cannot keep the file open");
+    if (head_file_ < 0) fail("cannot keep the file open");
   }
   if (!tied) loader.plan(head_, *head, true, head_rows_, options.has_head_ids ? &head_ids_ : nullptr);
   for (const auto& [name, tensor] : loader.tensors) {

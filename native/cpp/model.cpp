@@ -51,6 +51,13 @@ Model::Busy::Busy(Model& model) : model_(model) {
     model.busy_.store(false);
     throw std::runtime_error("the model was closed");
   }
+  pages_ = model.pages_;
+  pages_->in_use = true;
+}
+
+Model::Busy::~Busy() {
+  pages_->in_use = false;
+  model_.busy_.store(false);
 }
 
 Model::~Model() {
@@ -80,7 +87,7 @@ size_t Model::step_bytes() const {
 }
 
 std::unique_ptr<Sequence> Model::new_sequence() {
-  if (!is_open()) throw std::runtime_error("the model was closed");
+  const Busy busy(*this);
   return std::make_unique<Sequence>(pages_, shape_);
 }
 
@@ -106,8 +113,7 @@ void Model::check(const std::vector<Segment>& segments) const {
   }
 }
 
-void Model::forward(const std::vector<Segment>& segments) {
-  const Busy busy(*this);
+void Model::forward(const Busy&, const std::vector<Segment>& segments) {
   check(segments);
   size_t wanted = 0;
   for (const Segment& segment : segments) {

@@ -89,8 +89,10 @@ class Model {
   bool is_open() const { return weights_ != nullptr; }
 
   std::unique_ptr<Sequence> new_sequence();
-  // Evaluates the segments; the rows are in `logits()` until the next call.
-  void forward(const std::vector<Segment>& segments);
+  class Busy;
+  // Evaluates the segments; the rows are in `logits()` until the next call. The caller holds the
+  // model from before it lets other threads run.
+  void forward(const Busy& busy, const std::vector<Segment>& segments);
   const Rows& logits() const { return logits_; }
   const Rows& hidden() const { return hidden_; }
   size_t num_rows() const { return num_rows_; }
@@ -125,7 +127,6 @@ class Model {
     size_t begin, end;
   };
   struct Loader;
-  class Busy;
 
   void check(const std::vector<Segment>& segments) const;
   void run(const std::vector<Segment>& segments, const std::vector<Row>& rows, size_t first_out);
@@ -188,12 +189,13 @@ class Model {
 class Model::Busy {
  public:
   explicit Busy(Model& model);
-  ~Busy() { model_.busy_.store(false); }
+  ~Busy();
   Busy(const Busy&) = delete;
   Busy& operator=(const Busy&) = delete;
 
  private:
   Model& model_;
+  std::shared_ptr<PagePool> pages_;
 };
 
 }  // namespace pilotfish

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from pilotfish import models
+from pilotfish.backends.gguf_tokenizer import GgufTokenizer
 from pilotfish.backends.llama import LlamaModel
 from pilotfish.backends.scripted import ScriptedTokenizer
+from pilotfish.gguf import read_header
 from pilotfish.text import Tokenizer
 from support.tiny_gguf import write_tiny
 
@@ -34,10 +36,16 @@ def scripted() -> ScriptedTokenizer:
     scope="module",
     params=[
         "scripted",
-        "tiny",
-        "padded",
-        pytest.param("smollm2-135m", marks=pytest.mark.models),
-        pytest.param("qwen2.5-coder-0.5b", marks=pytest.mark.models),
+        *(
+            pytest.param((name, way), marks=marks, id=f"{name}-{way}")
+            for name, marks in {
+                "tiny": (),
+                "padded": (),
+                "smollm2-135m": pytest.mark.models,
+                "qwen2.5-coder-0.5b": pytest.mark.models,
+            }.items()
+            for way in ("llama", "header")
+        ),
     ],
 )
 def tokenizer(
@@ -50,7 +58,11 @@ def tokenizer(
         "tiny": lambda: write_tiny(tmp_path_factory.mktemp("tiny") / "tiny.gguf"),
         "padded": lambda: write_tiny(tmp_path_factory.mktemp("tiny") / "pad.gguf", padding=9),
     }
-    path = files.get(request.param, lambda: models.resolve(request.param))()
+    name, way = request.param
+    path = files.get(name, lambda: models.resolve(name))()
+    if way == "header":
+        yield GgufTokenizer(read_header(path))
+        return
     with LlamaModel(path, context_size=64, threads=1) as model:
         yield model.tokenizer
 
