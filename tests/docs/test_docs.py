@@ -336,7 +336,7 @@ def test_defaults_on_the_pages_are_those_of_the_code() -> None:
     limits = [one.text_min_probability for one in (native, llama)]
     assert "({} on the native backend, {} on llama.cpp)".format(*numbers) in drafters
     assert "above a limit: {} on\nthe native backend, {} on llama.cpp".format(*limits) in drafters
-    assert "Without the option it is {} on the native backend".format(numbers[0]) in choosing
+    assert f"Without the option it is {numbers[0]} on the native backend" in choosing
     assert f"On llama.cpp it is {numbers[1]}:" in choosing
     assert f"{DEFAULT_DRAFT_HEAD_SIZE:,} most frequent" in drafters
 
