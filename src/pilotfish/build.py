@@ -202,7 +202,14 @@ def load_model(
         return load_native(path, choice.header, sizes, strict=strict)
     from pilotfish.backends.llama import LlamaModel
 
-    model = LlamaModel(path, batch_size=config.batch_size, strict=strict, **sizes)
+    model = LlamaModel(
+        path,
+        batch_size=config.batch_size,
+        # llama.cpp keeps a quantised cache with this attention only
+        flash_attention=config.cache_type.startswith("q"),
+        strict=strict,
+        **sizes,
+    )
     if choice.reason:
         model.notices.append(f"{config.reference} runs on llama.cpp: {choice.reason}")
     return model

@@ -99,6 +99,15 @@ def test_without_llama_what_is_missing_is_named_with_the_reason(
     assert "pip install" in caught.value.hint
 
 
+def test_a_cache_type_of_llama_runs_there(tmp_path: Path) -> None:
+    # a quantised cache needs heads of 32 values
+    path = write_tiny(tmp_path / "heads.gguf", heads=1)
+    with engine_of(one(path, cache_type="q8_0"), drafter="none") as engine:
+        (notice,) = engine.facts.notices
+        assert "cache type q8_0 is kept there only" in notice
+        assert engine.generate("Go:", raw=True, max_tokens=5).usage.completion_tokens == 5
+
+
 def test_a_cache_type_of_llama_is_refused_on_native(tiny_path: Path) -> None:
     with pytest.raises(ConfigError, match="cache_type of the native backend"):
         engine_of(one(tiny_path, backend="native", cache_type="q8_0"))
