@@ -1,8 +1,5 @@
 #include "formats.hpp"
 
-#include <algorithm>
-#include <cmath>
-
 namespace pilotfish {
 namespace {
 
@@ -151,38 +148,6 @@ void dequantize(Format format, const uint8_t* row, size_t count, float* out) {
       dequantize_block(format, row, out + i);
     }
   }
-}
-
-void requantize_block(const float* weights, BlockParts& parts) {
-  float extreme = 0;
-  for (int i = 0; i < kSmallBlock; i++) {
-    if (std::fabs(weights[i]) > std::fabs(extreme)) extreme = weights[i];
-  }
-  float best_gain = -1, best_scale = 0;
-  uint8_t values[kSmallBlock] = {};
-  // The plain choice sends the extreme weight to -8; nearby scales often fit the others better.
-  // For given levels v the best scale is sum(wv) / sum(vv); it removes sum(wv)^2 / sum(vv).
-  for (int step = -9; step <= 9 && extreme != 0; step++) {
-    const float inverse = -(8.0f + 0.15f * float(step)) / extreme;
-    float products = 0, squares = 0;
-    for (int i = 0; i < kSmallBlock; i++) {
-      const float level = std::clamp(std::nearbyint(inverse * weights[i]), -8.0f, 7.0f);
-      // larger weights matter more, as their inputs tend to
-      const float importance = weights[i] * weights[i];
-      products += importance * weights[i] * level;
-      squares += importance * level * level;
-      values[i] = uint8_t(int(level) + 8);
-    }
-    const float gain = squares > 0 ? products * products / squares : 0;
-    if (gain > best_gain) {
-      best_gain = gain;
-      best_scale = squares > 0 ? products / squares : 0;
-      std::memcpy(parts.values, values, sizeof values);
-    }
-  }
-  if (extreme == 0) std::memset(parts.values, 8, kSmallBlock);
-  parts.d = half_from_float(best_scale);
-  parts.m = 0;
 }
 
 }  // namespace pilotfish

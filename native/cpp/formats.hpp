@@ -107,7 +107,4 @@ void take_apart(Format format, const uint8_t* block, BlockParts& parts);
 // Writes `count` weights of a row of blocks as floats.
 void dequantize(Format format, const uint8_t* row, size_t count, float* out);
 
-// Rounds 32 weights to q4_0 with the scale of least squared error, and takes that apart.
-void requantize_block(const float* weights, BlockParts& parts);
-
 }  // namespace pilotfish

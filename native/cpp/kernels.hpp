@@ -45,6 +45,8 @@ struct Kernels {
                    size_t x_stride, size_t count, float* y, size_t y_stride);
   void (*round_large)(const float* x, size_t count, LargeActivation* out);
   void (*round_small)(const float* x, size_t count, SmallActivation* out);
+  // rounds 32 weights to q4_0, with the scale of least squared error among some
+  void (*round_weights)(const float* weights, BlockParts& parts);
   // out = x / sqrt(mean(x^2) + epsilon) * weight; count is padded to 16, the mean is over `size`
   void (*normalise)(const float* x, const float* weight, size_t count, size_t size, float epsilon,
                     float* out);

@@ -190,7 +190,7 @@ struct Model::Loader {
     plan(linear.matrix, tensor, true, tensor.shape[1]);
   }
 
-  void pack(ThreadPool& pool) const {
+  void pack(ThreadPool& pool, const Kernels& kernels) const {
     for (const Plan& plan : plans) {
       const TensorInfo& tensor = *plan.tensor;
       const BlockShape block = block_shape(Format(tensor.type_id));
@@ -205,7 +205,7 @@ struct Model::Loader {
             const size_t row = group * lanes + lane;
             rows[lane] = base + row_bytes * (plan.ids ? size_t((*plan.ids)[row]) : row);
           }
-          plan.matrix->pack_group(group, Format(tensor.type_id), rows);
+          plan.matrix->pack_group(group, Format(tensor.type_id), rows, kernels.round_weights);
         });
       });
       file.forget(tensor.offset, tensor.num_bytes);
@@ -297,7 +297,7 @@ Model::Model(const std::vector<std::string>& paths, const std::vector<TensorInfo
     used += room(*plan.matrix);
     weight_bytes_ += plan.matrix->bytes();
   }
-  loader.pack(*pool_);
+  loader.pack(*pool_, *kernels_);
   if (tied) head_ = embedding_;
   prepare_buffers();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
@@ -334,7 +334,7 @@ void Model::extend_head(const std::vector<int32_t>& ids) {
     for (size_t lane = 0; lane < lanes && group * lanes + lane < all.size(); lane++) {
       rows[lane] = raw.data() + ((group - first) * lanes + lane) * row_bytes;
     }
-    head_.pack_group(group, format, rows);
+    head_.pack_group(group, format, rows, kernels_->round_weights);
   }
   head_ids_ = std::move(all);
   head_rows_ = head_ids_.size();

@@ -187,7 +187,8 @@ Matrix::Matrix(Format format, size_t rows, size_t columns, size_t lanes)
   units_ = round_up(columns, unit_columns(format)) / unit_columns(format);
 }
 
-void Matrix::pack_group(size_t index, Format source, const uint8_t* const* rows) {
+void Matrix::pack_group(size_t index, Format source, const uint8_t* const* rows,
+                        void (*round)(const float* weights, BlockParts& parts)) {
   uint8_t* base = memory_ + index * group_bytes();
   const size_t unit_size = unit_bytes(format_, lanes_);
   const BlockShape shape = block_shape(source);
@@ -218,7 +219,7 @@ void Matrix::pack_group(size_t index, Format source, const uint8_t* const* rows)
       if (source == format_) {
         take_apart(source, row, parts);
       } else {
-        requantize_block(floats.data() + kSmallBlock * block, parts);
+        round(floats.data() + kSmallBlock * block, parts);
       }
       pack_small(format_, base + block / 2 * unit_size, lanes_, lane, block % 2, parts);
     }

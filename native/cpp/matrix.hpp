@@ -121,8 +121,9 @@ class Matrix {
   void set_rows(size_t rows) { rows_ = rows; }
 
   // Packs one group from `lanes` rows of `source` format (null: a row of zeros). `source` is the
-  // matrix's own format, or any other when that is q4_0: then weights are rounded anew.
-  void pack_group(size_t index, Format source, const uint8_t* const* rows);
+  // matrix's own format, or any other when that is q4_0: then `round` rounds 32 weights anew.
+  void pack_group(size_t index, Format source, const uint8_t* const* rows,
+                  void (*round)(const float* weights, BlockParts& parts));
 
   // Writes the weights of one row as floats, reading the packed form.
   void row(size_t index, float* out) const;

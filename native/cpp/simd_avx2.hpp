@@ -23,7 +23,6 @@ struct Simd {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   }
   static Int zero() { return _mm256_setzero_si256(); }
-  static Int broadcast(int32_t value) { return _mm256_set1_epi32(value); }
   static Int add(Int a, Int b) { return _mm256_add_epi32(a, b); }
   template <int bits>
   static Int shift_left(Int a) {

@@ -17,7 +17,6 @@ struct Simd {
 
   static Int load(const uint8_t* from) { return _mm512_loadu_si512(from); }
   static Int zero() { return _mm512_setzero_si512(); }
-  static Int broadcast(int32_t value) { return _mm512_set1_epi32(value); }
   static Int add(Int a, Int b) { return _mm512_add_epi32(a, b); }
   template <int bits>
   static Int shift_left(Int a) {

@@ -1,6 +1,7 @@
 """The compiled core: weights, caches and the forward pass of one model."""
 
-from collections.abc import Mapping, Sequence as SequenceOf
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
 from typing import Any
 
 import numpy as np
