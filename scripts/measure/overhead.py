@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Measure what the engine itself costs.
 
-1. Plain decoding through the engine against a bare loop on the same loaded library (llama_decode
+1. Plain decoding through the engine against a bare loop on the same library (llama_decode
    on one token, argmax in NumPy), token by token in turn: ratio of the median times per round.
 2. Engine time per round outside the models at the target's vocabulary: greedy, seeded choice over
    the full vocabulary, and one suffix proposal.
@@ -68,7 +68,8 @@ def seconds(call: Any) -> float:
 
 
 def compare_with_bare_loop(reference: str, rounds: int, tokens: int) -> dict[str, Any]:
-    config = ModelConfig(reference=reference, context_size=CONTEXT)
+    # the bare loop is llama.cpp's
+    config = ModelConfig(reference=reference, context_size=CONTEXT, backend="llama")
     model = load_model(config, EngineConfig(target=config), strict=False)
     bare = BareLoop(str(resolve(reference)), model.facts.threads)
     engine = Engine(target=model, drafter=NoDrafter(), controller=FixedController(0))

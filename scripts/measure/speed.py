@@ -7,9 +7,10 @@ Only decoding counts, from the second round of a reply on: in the first a draft 
 prompt. Stores of past replies are empty for every reply.
 
 A mode is a drafter and its most draft tokens per round: none, ngram, suffix, model, or hybrid
-(suffix, else model).
+(suffix, else model). A draft model is loaded as `generate --draft` would load it.
 
-    python scripts/measure/speed.py --modes suffix:3,model:3 --set edit --rounds 3
+    python scripts/measure/speed.py --modes suffix:7,model:4,hybrid:7 --set edit --rounds 3
+    python scripts/measure/speed.py --modes suffix:3 --set edit --rounds 3 --backend llama
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from typing import Any
 from prompts import CHATS, CODE_EDITS
 from same_text import first_difference, run
 
-from pilotfish.build import load_model
-from pilotfish.config import EngineConfig, ModelConfig, Request
+from pilotfish.build import DEFAULTS, load_model
+from pilotfish.config import BACKENDS, EngineConfig, ModelConfig, Request
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.hybrid import HybridDrafter
 from pilotfish.drafters.model import ModelDrafter
@@ -48,28 +49,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", default=DEFAULT_TARGET)
     parser.add_argument("--draft", default=DEFAULT_DRAFT)
-    parser.add_argument("--modes", default="suffix:3,model:3")
+    parser.add_argument("--backend", choices=BACKENDS, default="auto")
+    parser.add_argument("--modes", default="suffix:7,model:4,hybrid:7")
     parser.add_argument("--set", choices=["edit", "chat"], default="edit")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=160)
-    parser.add_argument("--min-probability", type=float, default=0.6)
     args = parser.parse_args()
 
-    config = ModelConfig(reference=args.target, context_size=2048)
-    engines = EngineConfig(target=config)
-    target = load_model(config, engines, strict=False)
+    def model_config(reference: str) -> ModelConfig:
+        return ModelConfig(reference=reference, context_size=2048, backend=args.backend)
+
+    engines = EngineConfig(target=model_config(args.target))
+    target = load_model(engines.target, engines)
+    min_probability = DEFAULTS[target.facts.backend].text_min_probability
     wanted = args.modes.split(",")
     draft = None
     if any(mode.startswith(("model", "hybrid")) for mode in wanted):
-        draft = load_model(
-            ModelConfig(reference=args.draft, context_size=2048), engines, strict=False
-        )
+        draft = load_model(model_config(args.draft), engines, as_draft=True)
 
     def drafter(kind: str) -> Any:
-        suffix = SuffixDrafter(min_probability=args.min_probability, store_tokens=0)
+        suffix = SuffixDrafter(min_probability=min_probability, store_tokens=0)
         if kind in ("model", "hybrid"):
             assert draft is not None
-            model = ModelDrafter(draft, vocab_size=target.vocab_size)
+            head = getattr(draft, "head", None)
+            model = ModelDrafter(draft, vocab_size=target.vocab_size, head=head)
             return model if kind == "model" else HybridDrafter([suffix, model])
         return {"none": NoDrafter(), "ngram": NgramDrafter(), "suffix": suffix}[kind]
 
@@ -116,6 +119,7 @@ def main() -> int:
         print(f"prompt {number + 1} of {len(prompts)}", file=sys.stderr)
     report: dict[str, Any] = {
         "set": args.set,
+        "backend": target.facts.backend,
         "prompts": len(prompts),
         "plain_tokens_per_second": 1 / statistics.median(t for p in seconds[PLAIN] for t in p),
         "modes": {},
