@@ -6,8 +6,6 @@ best logits less than 1e-4 apart.
 
 from __future__ import annotations
 
-import gc
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +34,7 @@ from pilotfish.errors import (
 from pilotfish.protocols import Drafter
 from pilotfish.types import FloatArray, Segment
 from support.drafters import never, oracle, random_tokens
+from support.memory import growth
 from support.tiny_gguf import BEGIN, CHAT_TEMPLATE, END, TURN, vocabulary, write_tiny
 
 LARGEST_TIE = {"native": 0.0, "llama": 1e-4}
@@ -505,26 +504,13 @@ def test_a_draft_that_does_not_fit_is_an_error_with_both_figures(
 def test_loading_and_freeing_pairs_does_not_raise_memory(tiny_pair: Any, backend: str) -> None:
     sides = [side(path, backend) for path in (tiny_pair.target, tiny_pair.draft)]
 
-    def resident_bytes() -> int:
-        fields = Path("/proc/self/status").read_text()
-        match = re.search(r"VmRSS:\s+(\d+) kB", fields)
-        assert match is not None
-        return int(match[1]) * 1024
-
     def round_trip() -> None:
         with pair(*sides, number=3) as engine:
             engine.generate("Go:", raw=True, max_tokens=20)
         with pytest.raises(ModelError):
             pair(sides[0], side(tiny_pair.target.with_name("none.gguf"), backend))
 
-    for _ in range(3):
-        round_trip()
-    gc.collect()
-    before = resident_bytes()
-    for _ in range(10):
-        round_trip()
-    gc.collect()
-    assert resident_bytes() - before < 4 * 2**20
+    assert growth(round_trip).resident_bytes < 4 * 2**20
 
 
 def test_a_closed_pair_refuses_and_closes_twice(tiny_pair: Any, backend: str) -> None:

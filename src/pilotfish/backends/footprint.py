@@ -50,7 +50,7 @@ def read_footprint(
         head = sizes.get(_HEAD, sizes[_EMBEDDING])
         if 0 < head_rows < vocab_size:
             head = head * head_rows // vocab_size
-        shared = _HEAD not in sizes and not head_rows
+        shared = _HEAD not in sizes and not head_rows and not requantize
         step = body + head
         weights = step + (0 if shared else embedding.num_bytes)
     return Footprint(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from pilotfish.backends.native import NativeModel
 from pilotfish.errors import BackendError, ConfigError, ModelFileError, NotEnoughMemory
 from pilotfish.protocols import Cache
 from pilotfish.types import FloatArray, Segment
+from support.memory import growth
 from support.tiny_gguf import vocabulary, write_tiny
 
 TEXT = [(7 * i * i + 3 * i) % 256 for i in range(300)]
@@ -207,22 +207,11 @@ def test_a_closed_model_refuses_everything_and_closes_twice(load: Load):
 
 
 def test_loading_and_freeing_does_not_raise_memory(load: Load):
-    def resident_bytes() -> int:
-        pages = Path("/proc/self/statm").read_text().split()[1]
-        return int(pages) * 4096
-
     def round_trip() -> None:
         with load(context_size=1024, max_sessions=2) as model:
             rows_of(model, model.new_cache(), TEXT[:50])
 
-    for _ in range(3):
-        round_trip()
-    gc.collect()
-    before = resident_bytes()
-    for _ in range(10):
-        round_trip()
-    gc.collect()
-    assert resident_bytes() - before < 4 * 2**20
+    assert growth(round_trip).resident_bytes < 4 * 2**20
 
 
 def test_padding_of_the_vocabulary_is_never_offered(load: Load, tmp_path: Path):
