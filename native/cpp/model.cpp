@@ -12,7 +12,9 @@ namespace {
 
 // Rows evaluated at once; a longer prompt takes several turns, whose bits are the same.
 constexpr size_t kMaxRows = 64;
-constexpr size_t kPieceBytes = 96 << 10;       // of weights, taken by a thread at a time
+// Weights that a thread takes at a time: much, since each piece begins with a wait for memory, and
+// little at the end of a step, so that all threads end it together.
+constexpr size_t kPieceBytes = 384 << 10, kLastPieceBytes = 64 << 10;
 constexpr size_t kScoreFloats = 32 << 10;      // of scores, so that they stay in the nearest caches
 constexpr size_t kGateColumns = 2048;          // taken by a thread at a time
 
@@ -343,18 +345,25 @@ size_t Model::keep_wanted(const std::vector<Row>& rows) {
 
 void Model::multiply(ThreadPool::Worker& worker, const Rows& from, size_t count,
                      const std::vector<Product>& products) {
-  size_t pieces[3] = {}, groups[3] = {}, total = 0;
-  for (size_t p = 0; p < products.size(); p++) {
-    const Matrix& matrix = *products[p].matrix;
-    groups[p] = std::max<size_t>(1, kPieceBytes / matrix.group_bytes());
-    pieces[p] = (matrix.groups() + groups[p] - 1) / groups[p];
-    total += pieces[p];
+  struct Share {
+    const Product* product;
+    size_t begin, end;  // groups of rows
+  };
+  std::vector<Share> shares;
+  for (const Product& product : products) {
+    const size_t groups = product.matrix->groups(), bytes = product.matrix->group_bytes();
+    // the last quarter of the step's last matrix goes in little pieces
+    const size_t last = &product == &products.back() ? groups / 4 * 3 : groups;
+    for (size_t begin = 0; begin < groups;) {
+      const size_t piece = begin < last ? kPieceBytes : kLastPieceBytes;
+      const size_t end = std::min(groups, begin + std::max<size_t>(1, piece / bytes));
+      shares.push_back({&product, begin, end});
+      begin = end;
+    }
   }
-  worker.each(total, [&](size_t piece) {
-    size_t p = 0;
-    while (piece >= pieces[p]) piece -= pieces[p++];
-    const Matrix& matrix = *products[p].matrix;
-    const size_t begin = piece * groups[p], end = std::min(matrix.groups(), begin + groups[p]);
+  worker.each(shares.size(), [&](size_t i) {
+    const auto [product, begin, end] = shares[i];
+    const Matrix& matrix = *product->matrix;
     const uint8_t* x = nullptr;
     size_t stride = 0;
     switch (input_of(matrix.format())) {
@@ -370,7 +379,7 @@ void Model::multiply(ThreadPool::Worker& worker, const Rows& from, size_t count,
         x = reinterpret_cast<const uint8_t*>(from[0]);
         stride = 4 * from.stride();
     }
-    kernels_->multiply(matrix, begin, end, x, stride, count, products[p].out, products[p].stride);
+    kernels_->multiply(matrix, begin, end, x, stride, count, product->out, product->stride);
   });
 }
 
