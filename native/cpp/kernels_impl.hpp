@@ -15,16 +15,24 @@ using Float = Simd::Float;
 constexpr size_t kLanes = Simd::lanes;
 constexpr size_t kVector = 4 * kLanes;  // bytes
 
-// Weights are asked for this far ahead, so that memory works while rows are multiplied.
-constexpr size_t kPrefetchBytes = 3072;
+// Weights are asked for this far ahead, so that memory works while rows are multiplied. For one row
+// the nearest cache is best; with more there is time to fill the second, which can wait for more
+// lines at once.
+constexpr size_t kPrefetchBytes = 3072, kFarPrefetchBytes = 8192;
 
 // Asks for part `s` of `parts` of a unit to come, its scales included.
-template <Format format, size_t parts>
+template <Format format, size_t parts, int count>
 inline void prefetch(const uint8_t* unit, size_t s) {
   constexpr size_t lines = (unit_bytes(format, kLanes) + 64 * parts - 1) / (64 * parts);
-  const uint8_t* at = unit + kPrefetchBytes + s * lines * 64;
+  const uint8_t* at = unit + s * lines * 64;
 #pragma GCC unroll 16
-  for (size_t line = 0; line < lines; line++) Simd::prefetch(at + 64 * line);
+  for (size_t line = 0; line < lines; line++) {
+    if constexpr (count == 1) {
+      Simd::prefetch(at + kPrefetchBytes + 64 * line);
+    } else {
+      Simd::prefetch_far(at + kFarPrefetchBytes + 64 * line);
+    }
+  }
 }
 
 // Splits four nibble vectors into eight of values.
@@ -83,7 +91,7 @@ void multiply_q45_k(const uint8_t* unit, size_t units, const uint8_t* const* x, 
     }
 #pragma GCC unroll 1  // else prefetches come in bursts
     for (size_t s = 0; s < 8; s++, data += step) {
-      prefetch<format, 8>(unit, s);
+      prefetch<format, 8, count>(unit, s);
       Int values[8];
       take_nibbles(data, values);
       if constexpr (fifth) add_fifth_bits(data + 4 * kVector, values);
@@ -121,7 +129,7 @@ void multiply_q6_k(const uint8_t* unit, size_t units, const uint8_t* const* x, f
     for (int n = 0; n < count; n++) part[n] = Simd::fzero();
 #pragma GCC unroll 1  // else prefetches come in bursts
     for (size_t s = 0; s < 8; s++, data += step) {
-      prefetch<Format::q6_k, 8>(unit, s);
+      prefetch<Format::q6_k, 8, count>(unit, s);
       Int values[8];
       take_nibbles(data, values);
       add_pairs(data + 4 * kVector, values);
@@ -164,7 +172,7 @@ void multiply_small(const uint8_t* unit, size_t units, const uint8_t* const* x, 
     for (size_t which = 0; which < 2; which++, data += step) {
       // keeps the prefetches of both blocks apart: in one burst they hold up the loads
       asm volatile("" ::: "memory");
-      prefetch<format, 2>(unit, which);
+      prefetch<format, 2, count>(unit, which);
       Int values[8];
       if constexpr (eight) {
 #pragma GCC unroll 8

@@ -125,8 +125,12 @@ struct Simd {
   static Float floats(const uint8_t* from) {
     return _mm256_loadu_ps(reinterpret_cast<const float*>(from));
   }
+  // into the nearest cache, or into the second
   static void prefetch(const uint8_t* at) {
     _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
+  }
+  static void prefetch_far(const uint8_t* at) {
+    _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T1);
   }
 };
 

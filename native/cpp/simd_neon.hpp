@@ -111,6 +111,7 @@ struct Simd {
   }
   static Float floats(const uint8_t* from) { return vreinterpretq_f32_u8(vld1q_u8(from)); }
   static void prefetch(const uint8_t* at) { __builtin_prefetch(at); }
+  static void prefetch_far(const uint8_t* at) { __builtin_prefetch(at, 0, 2); }
 };
 
 // 16 floats in four registers.

@@ -126,6 +126,7 @@ struct Simd {
     return result;
   }
   static void prefetch(const uint8_t*) {}
+  static void prefetch_far(const uint8_t*) {}
 };
 
 struct Wide {
