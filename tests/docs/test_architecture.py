@@ -48,6 +48,7 @@ SHARED_BY_BACKENDS = {
     "footprint",
     "gguf_tokenizer",
     "machine",
+    "segments",
     "self_check",
 }
 APART = {

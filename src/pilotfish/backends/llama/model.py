@@ -26,6 +26,7 @@ from pilotfish.backends.llama.slow_pass import SlowPassDetector
 from pilotfish.backends.llama.strict import DEFAULT_WIDTHS, WidthCheck, WidthReport
 from pilotfish.backends.llama.tokenizer import LlamaTokenizer
 from pilotfish.backends.machine import default_threads
+from pilotfish.backends.segments import check_segments
 from pilotfish.backends.self_check import sample_text
 from pilotfish.errors import (
     BackendError,
@@ -283,26 +284,13 @@ class LlamaModel:
             _LOG.warning(notice)
 
     def _check(self, segments: Sequence[Segment]) -> None:
-        taken, size = set(), self.padded_vocab_size
-        for segment in segments:
-            cache, token_ids = segment.cache, segment.token_ids
-            self._check_cache(cache)
-            if not 0 <= segment.first_row <= len(token_ids):
-                raise BackendError(f"first_row {segment.first_row} is outside the segment")
-            if len(cache) + len(token_ids) > self.context_size:
-                raise BackendError(
-                    f"{len(cache)} + {len(token_ids)} tokens exceed the context of "
-                    f"{self.context_size}"
-                )
-            # llama.cpp ends the process, or reads past its tables, on an id it does not have
-            if len(token_ids) and not 0 <= min(token_ids) <= max(token_ids) < size:
-                raise BackendError(
-                    f"token ids must be from 0 to {size - 1}, got {min(token_ids)} to "
-                    f"{max(token_ids)}"
-                )
-            taken.add(id(cache))
-        if len(taken) < len(segments):
-            raise BackendError("one cache appears twice in a pass")
+        # llama.cpp ends the process, or reads past its tables, on an id it does not have
+        check_segments(
+            segments,
+            check_cache=self._check_cache,
+            context_size=self.context_size,
+            num_ids=self.padded_vocab_size,
+        )
 
     def _check_cache(self, cache: object) -> None:
         if not isinstance(cache, LlamaCache) or not cache.belongs_to(self):

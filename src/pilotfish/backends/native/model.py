@@ -30,6 +30,7 @@ from pilotfish.backends.native.loading import (
     require_supported,
 )
 from pilotfish.backends.native.self_check import SelfCheck, kept_or_run
+from pilotfish.backends.segments import check_segments
 from pilotfish.backends.self_check import file_identity, sample_text
 from pilotfish.errors import BackendError
 from pilotfish.gguf import GgufHeader
@@ -225,30 +226,18 @@ class NativeModel:
         return [rows[end - s.num_rows : end] for s, end in zip(segments, ends, strict=True)]
 
     def _check(self, segments: Sequence[Segment]) -> None:
-        taken, size = set(), self._vocab_size
-        for segment in segments:
-            cache, token_ids = segment.cache, segment.token_ids
-            self._check_cache(cache)
-            if not 0 <= segment.first_row <= len(token_ids):
-                raise BackendError(f"first_row {segment.first_row} is outside the segment")
-            if segment.num_rows > MAX_WIDTH:
-                raise BackendError(
-                    f"a pass holds {MAX_WIDTH} rows of a sequence, got {segment.num_rows}",
-                    hint="pass a prompt with first_row == len(token_ids)",
-                )
-            if len(cache) + len(token_ids) > self.context_size:
-                raise BackendError(
-                    f"{len(cache)} + {len(token_ids)} tokens exceed the context of "
-                    f"{self.context_size}"
-                )
-            if len(token_ids) and not 0 <= min(token_ids) <= max(token_ids) < size:
-                raise BackendError(
-                    f"token ids must be from 0 to {size - 1}, got {min(token_ids)} to "
-                    f"{max(token_ids)}"
-                )
-            taken.add(id(cache))
-        if len(taken) < len(segments):
-            raise BackendError("one cache appears twice in a pass")
+        check_segments(
+            segments,
+            check_cache=self._check_cache,
+            context_size=self.context_size,
+            num_ids=self._vocab_size,
+        )
+        most = max((segment.num_rows for segment in segments), default=0)
+        if most > MAX_WIDTH:
+            raise BackendError(
+                f"a pass holds {MAX_WIDTH} rows of a sequence, got {most}",
+                hint="pass a prompt with first_row == len(token_ids)",
+            )
 
     def _check_cache(self, cache: object) -> None:
         if not isinstance(cache, NativeCache) or not cache.belongs_to(self):
