@@ -68,7 +68,6 @@ class Sequence {
   void reserve(size_t length);
   void set_length(size_t length) { length_ = length; }
   uint8_t* page(size_t token) const { return pages_[token / kPageTokens].get(); }
-  size_t num_pages() const { return pages_.size(); }
 
  private:
   std::shared_ptr<PagePool> pool_;

@@ -77,14 +77,20 @@ void Model::close() {
   weights_.reset();
 }
 
-size_t Model::step_bytes() const {
-  size_t total = head_.bytes();
+std::vector<const Matrix*> Model::step_matrices() const {
+  std::vector<const Matrix*> matrices = {&head_};
   for (const Layer& layer : layers_) {
     for (const Linear* part : {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate,
                                &layer.up, &layer.down}) {
-      total += part->matrix.bytes();
+      matrices.push_back(&part->matrix);
     }
   }
+  return matrices;
+}
+
+size_t Model::step_bytes() const {
+  size_t total = 0;
+  for (const Matrix* matrix : step_matrices()) total += matrix->bytes();
   return total;
 }
 
@@ -330,7 +336,7 @@ void Model::attend(const std::vector<Segment>& segments, const std::vector<Row>&
 }
 
 // Moves the rows whose logits are wanted to the front.
-size_t Model::keep_wanted(const std::vector<Row>& rows) {
+void Model::keep_wanted(const std::vector<Row>& rows) {
   size_t kept = 0;
   for (size_t r = 0; r < rows.size(); r++) {
     if (rows[r].wanted < 0) continue;
@@ -340,7 +346,6 @@ size_t Model::keep_wanted(const std::vector<Row>& rows) {
     }
     kept++;
   }
-  return kept;
 }
 
 void Model::multiply(ThreadPool::Worker& worker, const Rows& from, size_t count,
@@ -466,13 +471,7 @@ void Model::prepare_buffers() {
 
 double Model::read_weights() {
   const Busy busy(*this);
-  std::vector<const Matrix*> matrices = {&head_};
-  for (const Layer& layer : layers_) {
-    for (const Linear* part : {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate,
-                               &layer.up, &layer.down}) {
-      matrices.push_back(&part->matrix);
-    }
-  }
+  const std::vector<const Matrix*> matrices = step_matrices();
   std::atomic<uint64_t> sink{0};
   const auto start = std::chrono::steady_clock::now();
   pool_->run([&](ThreadPool::Worker& worker) {

@@ -128,6 +128,9 @@ class Model {
   };
   struct Loader;
 
+  // All that a pass reads whole: every matrix but the embedding.
+  std::vector<const Matrix*> step_matrices() const;
+
   void check(const std::vector<Segment>& segments) const;
   void run(const std::vector<Segment>& segments, const std::vector<Row>& rows, size_t first_out);
   void pass(ThreadPool::Worker& worker, const std::vector<Segment>& segments,
@@ -138,7 +141,7 @@ class Model {
   void store_row(const Segment& segment, const Row& row, size_t index, size_t layer);
   void attend(const std::vector<Segment>& segments, const std::vector<Row>& rows, Group group,
               size_t layer, size_t head, size_t thread);
-  size_t keep_wanted(const std::vector<Row>& rows);
+  void keep_wanted(const std::vector<Row>& rows);
   void feed_forward(ThreadPool::Worker& worker, const Layer& layer, size_t count);
   void multiply(ThreadPool::Worker& worker, const Rows& from, size_t count,
                 const std::vector<Product>& products);
