@@ -113,40 +113,70 @@ def load(
 
 def load_engine(config: EngineConfig) -> TextEngine:
     """Load what the configuration names and return an engine for text."""
+    pair = load_pair(config)
+    try:
+        return text_engine(pair, config.speculation)
+    except BaseException:
+        pair.close()
+        raise
+
+
+@dataclass(slots=True)
+class ModelPair:
+    """A loaded target and, where drafts may come from one, its draft model."""
+
+    target: LoadedModel
+    draft: LoadedModel | None
+    notices: list[str]
+
+    def close(self) -> None:
+        """Free the models."""
+        self.target.close()
+        if self.draft is not None:
+            self.draft.close()
+
+
+def load_pair(config: EngineConfig) -> ModelPair:
+    """Load the models a configuration needs; raises as `load` does."""
     speculation = config.speculation
-    uses_draft = config.draft is not None and speculation.drafter in ("auto", "model")
     if speculation.drafter == "model" and config.draft is None:
         raise ConfigError("--drafter model needs a draft model", hint="name one with --draft")
-    target = load_model(config.target, config, strict=speculation.strict)
-    draft = None
+    pair = ModelPair(load_model(config.target, config, strict=speculation.strict), None, [])
     try:
-        notices = list(target.notices)
+        pair.notices += pair.target.notices
         if speculation.drafter != "none":
-            require_truncation(target, role="target")
-        if uses_draft and config.draft is not None:
-            draft = load_model(config.draft, config, as_draft=True)
-            require_truncation(draft, role="draft")
-            notices += [*draft.notices, *pair_notices(target, draft)]
-        number = number_of_drafts(speculation, target)
-        if number >= target.max_width:
-            notices.append(
-                f"a pass holds {target.max_width} rows: at most {target.max_width - 1} tokens are "
-                "drafted in a round"
-            )
-        engine = Engine(
-            target=target,
-            drafter=make_drafter(speculation, target, draft),
-            controller=FixedController(number),
-            verify_rule=speculation.verify,
-        )
+            require_truncation(pair.target, role="target")
+        if config.draft is not None and speculation.drafter in ("auto", "model"):
+            pair.draft = load_model(config.draft, config, as_draft=True)
+            require_truncation(pair.draft, role="draft")
+            pair.notices += [*pair.draft.notices, *pair_notices(pair.target, pair.draft)]
     except BaseException:
-        close_models(target, draft)
+        pair.close()
         raise
+    return pair
+
+
+def text_engine(pair: ModelPair, speculation: SpeculationConfig) -> TextEngine:
+    """Return an engine over loaded models; several may share a pair, one at a time. Closing it
+    closes the pair."""
+    notices = list(pair.notices)
+    number = number_of_drafts(speculation, pair.target)
+    if number >= pair.target.max_width:
+        notices.append(
+            f"a pass holds {pair.target.max_width} rows: at most {pair.target.max_width - 1} "
+            "tokens are drafted in a round"
+        )
+    engine = Engine(
+        target=pair.target,
+        drafter=make_drafter(speculation, pair.target, pair.draft),
+        controller=FixedController(number),
+        verify_rule=speculation.verify,
+    )
     return TextEngine(
         engine,
-        target.tokenizer,
-        facts=make_facts(speculation, target, draft, notices),
-        close=lambda: close_models(target, draft),
+        pair.target.tokenizer,
+        facts=make_facts(speculation, pair.target, pair.draft, notices),
+        close=pair.close,
     )
 
 
@@ -297,10 +327,3 @@ def make_facts(
         speculation_on=not off,
         speculation_reason="turned off" if off else f"fixed: up to {number} tokens a round",
     )
-
-
-def close_models(*loaded: LoadedModel | None) -> None:
-    """Free the models that were loaded."""
-    for model in loaded:
-        if model is not None:
-            model.close()

@@ -14,6 +14,7 @@ from pilotfish.errors import ConfigError
 from pilotfish.types import SamplingSettings, require, require_number
 
 DRAFTERS = ("auto", "none", "suffix", "ngram", "model")
+CONTROLLERS = ("auto", "fixed")
 VERIFY_RULES = ("match", "token")
 BACKENDS = ("auto", "native", "llama")
 CACHE_TYPES = ("f16", "f32", "q8_0")
@@ -98,8 +99,11 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationConfig:
-    """How drafting is done. `num_speculative_tokens` None leaves the number to the backend's
-    default, 0 turns drafting off.
+    """How drafting is done.
+
+    The controller `auto` drafts as many tokens as measured costs say, `num_speculative_tokens` at
+    most; `fixed` drafts that many in every round. None is as many as a pass may hold for `auto`
+    and the backend's default for `fixed`; 0 turns drafting off.
 
     On the native backend a draft model keeps `draft_head_size` tokens in its head (0: all), and,
     with `draft_requantize`, at most 4 bits a weight. Both make drafts cheaper, and change replies
@@ -108,6 +112,7 @@ class SpeculationConfig:
 
     drafter: str = "auto"
     num_speculative_tokens: int | None = None
+    controller: str = "auto"
     verify: str = "match"
     strict: bool = False
     draft_head_size: int = DEFAULT_DRAFT_HEAD_SIZE
@@ -115,6 +120,7 @@ class SpeculationConfig:
 
     def __post_init__(self) -> None:
         _one_of("drafter", self.drafter, DRAFTERS)
+        _one_of("controller", self.controller, CONTROLLERS)
         _one_of("verify", self.verify, VERIFY_RULES)
         _switch("strict", self.strict)
         _switch("draft_requantize", self.draft_requantize)

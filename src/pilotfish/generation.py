@@ -260,6 +260,7 @@ class TextEngine:
             stats=reply_stats(
                 session.records,
                 prefill_seconds=session.prefill_seconds,
+                draft_prefill_seconds=session.draft_prefill_seconds,
                 speculation=speculation,
             ),
             exactness=self.facts.exactness,

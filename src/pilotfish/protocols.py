@@ -49,6 +49,9 @@ class TargetModel(Protocol):
 class Drafter(Protocol):
     """Anything that proposes tokens."""
 
+    def prepare(self, view: SessionView) -> None:
+        """Read the prompt of a request that begins; counted as prompt time, not as drafting."""
+
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         """Return one proposal per view, of at most `budgets[i]` tokens each."""
 

@@ -140,11 +140,17 @@ class Proposal:
 
     `distributions` is None for a deterministic drafter (each token then has probability 1);
     otherwise entry i is the exact law token i was drawn from.
+
+    probabilities  what the drafter expects: entry i is its estimate that token i is accepted once
+                   those before it are; None where it has no opinion
+    reason         why this was proposed, or nothing; for the record
     """
 
     token_ids: tuple[int, ...] = ()
     source: str = "none"
     distributions: tuple[Distribution, ...] | None = None
+    probabilities: tuple[float, ...] | None = None
+    reason: str = ""
 
     @classmethod
     def empty(cls) -> Proposal:
@@ -155,8 +161,14 @@ class Proposal:
         """Return the proposal cut to its first `num_tokens` tokens."""
         if num_tokens >= len(self.token_ids):
             return self
-        laws = self.distributions
-        return Proposal(self.token_ids[:num_tokens], self.source, laws and tuple(laws[:num_tokens]))
+        laws, chances = self.distributions, self.probabilities
+        return Proposal(
+            self.token_ids[:num_tokens],
+            self.source,
+            laws and laws[:num_tokens],
+            chances and chances[:num_tokens],
+            self.reason,
+        )
 
     def law(self, index: int) -> Distribution:
         """Return the law draft token `index` was drawn from."""
@@ -244,7 +256,7 @@ class RoundRecord:
     """The facts of one round of one session; every metric is a function of these.
 
     Times are those of the whole pass, which the session may have shared with `num_sessions - 1`
-    others: latency, not a share of cost.
+    others: latency, not a share of cost. `reason` is why so many tokens were drafted, or none.
     """
 
     request_id: int
@@ -256,3 +268,4 @@ class RoundRecord:
     draft_seconds: float
     target_seconds: float
     round_seconds: float
+    reason: str = ""

@@ -35,8 +35,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": BASE | {"protocols", "config", "sampling", "verify"},
     "accounting": {"types"},
     "generation": BASE | {"engine", "text", "accounting", "config"},
+    "calibration": BASE | {"protocols", "config", "accounting", "backends"},
 }
 MAY_IMPORT["build"] = {*MAY_IMPORT, "protocols"} - {"build"}
+MAY_IMPORT["bench"] = {*MAY_IMPORT} - {"verify", "sampling"}
 MAY_IMPORT["pilotfish"] = {*MAY_IMPORT}  # the root, which loads its names when asked
 MAY_IMPORT["cli"] = {*MAY_IMPORT, "pilotfish"}
 MAY_IMPORT["__main__"] = {"cli"}
@@ -60,7 +62,10 @@ ONLY_ERRORS = ROOT / "backends" / "vocabulary.py"
 
 # third-party library: the rooms that may import it
 LIBRARIES = {
-    "numpy": {"types", "sampling", "verify", "gguf", "drafters", "backends", "engine"},
+    "numpy": {
+        "types", "sampling", "verify", "gguf", "drafters", "backends", "engine", "calibration",
+        "bench", "accounting",
+    },  # fmt: skip
     "llama_cpp": {"backends"},
     "tokenizers": {"backends"},
     "pilotfish_native": {"backends"},
@@ -68,11 +73,13 @@ LIBRARIES = {
     "jinja2": {"text"},
     "typer": {"cli"},
     "rich": {"cli"},
+    "matplotlib": {"bench"},
 }
 
 ONE_HOME = {
     "llama_cpp": "backends.llama.library",
     "pilotfish_native": "backends.native.library",
+    "matplotlib": "bench.charts",
 }
 
 MODULE_LINES = 400

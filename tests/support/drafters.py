@@ -19,6 +19,9 @@ class FunctionDrafter:
         self.source = source
         self.forgotten: list[int] = []
 
+    def prepare(self, view: SessionView) -> None:
+        pass
+
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         return [
             Proposal(tuple(self.function(view, budget))[:budget], self.source)

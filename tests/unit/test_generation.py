@@ -300,7 +300,8 @@ def test_a_reply_is_the_documented_json() -> None:
     assert document["stats"].keys() == {
         "rounds", "drafted", "accepted", "emitted", "tokens_per_round", "acceptance_rate",
         "accepted_per_position", "prefill_seconds", "decode_seconds", "draft_seconds",
-        "target_seconds", "overhead_seconds", "tokens_per_second", "by_drafter", "speculation",
+        "target_seconds", "overhead_seconds", "draft_prefill_seconds", "tokens_per_second",
+        "by_drafter", "speculation",
     }  # fmt: skip
     assert document["stats"]["by_drafter"]["model"].keys() == {"rounds", "drafted", "accepted"}
     assert document["stats"]["speculation"].keys() == {"on", "reason"}

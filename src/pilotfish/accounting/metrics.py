@@ -37,8 +37,11 @@ class DrafterStats:
 
 @dataclass(frozen=True, slots=True)
 class ReplyStats:
-    """The figures of one reply. Seconds are wall-clock; decode covers the rounds, drafts and the
-    draft model's reading of the prompt included; overhead is decode less draft and target."""
+    """The figures of one reply. Seconds are wall-clock.
+
+    Prefill is the reading of the prompt, `draft_prefill_seconds` the drafter's part of it; decode
+    covers the rounds; overhead is decode less draft and target.
+    """
 
     rounds: int
     drafted: int
@@ -48,6 +51,7 @@ class ReplyStats:
     acceptance_rate: float | None
     accepted_per_position: list[int]
     prefill_seconds: float
+    draft_prefill_seconds: float
     decode_seconds: float
     draft_seconds: float
     target_seconds: float
@@ -62,7 +66,11 @@ class ReplyStats:
 
 
 def reply_stats(
-    rounds: Sequence[RoundRecord], *, prefill_seconds: float, speculation: dict[str, Any]
+    rounds: Sequence[RoundRecord],
+    *,
+    prefill_seconds: float,
+    draft_prefill_seconds: float = 0.0,
+    speculation: dict[str, Any],
 ) -> ReplyStats:
     """Return the figures of one reply from its records and the time its prompt took."""
     emitted = sum(r.num_emitted for r in rounds)
@@ -78,6 +86,7 @@ def reply_stats(
         acceptance_rate=acceptance_rate(rounds),
         accepted_per_position=accepted_per_position(rounds),
         prefill_seconds=prefill_seconds,
+        draft_prefill_seconds=draft_prefill_seconds,
         decode_seconds=decode_seconds,
         draft_seconds=draft_seconds,
         target_seconds=target_seconds,

@@ -18,6 +18,11 @@ class HybridDrafter:
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self._drafters = tuple(drafters)
 
+    def prepare(self, view: SessionView) -> None:
+        """Let every drafter read the prompt."""
+        for drafter in self._drafters:
+            drafter.prepare(view)
+
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         """Return one proposal per view, of at most `budgets[i]` tokens each."""
         proposals = [Proposal.empty() for _ in views]

@@ -104,6 +104,16 @@ class ModelDrafter:
         self._foreign = np.flatnonzero(self._first_ids >= self._vocab_size)
         self._added: dict[int, int] = {}
 
+    def prepare(self, view: SessionView) -> None:
+        """Read the prompt, all but its last token."""
+        if len(view.tokens) > self._model.context_size:
+            return  # nothing can be drafted after it
+        request = self._request(view)
+        unread = request.unread(view.tokens)[:-1]
+        if self._head is not None:
+            self._extend_head(self._head, request, unread)
+        self._read_chunks(request, unread)
+
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         """Return one proposal per view; sessions draft together, one token a pass."""
         drafts = [self._begin(view, b) for view, b in zip(views, budgets, strict=True)]
@@ -124,14 +134,18 @@ class ModelDrafter:
         budget = min(budget, self._model.context_size + 1 - len(view.tokens))
         if budget <= 0:
             return None
-        request = self._requests.get(view.request_id)
-        if request is None:
-            request = self._requests[view.request_id] = _Request(self._model.new_cache())
+        request = self._request(view)
         sampler = Sampler(view.settings, view.seed, view.num_prompt_tokens, view.end_ids)
         unread = request.unread(view.tokens)
         if self._head is not None:
             self._extend_head(self._head, request, unread)
         return _Draft(view, request, budget, sampler, unread)
+
+    def _request(self, view: SessionView) -> _Request:
+        request = self._requests.get(view.request_id)
+        if request is None:
+            request = self._requests[view.request_id] = _Request(self._model.new_cache())
+        return request
 
     def _extend_head(self, head: PartialHead, request: _Request, tokens: Sequence[int]) -> None:
         """Give the tokens of a request entries where they have none, and note which are its own."""
@@ -146,10 +160,9 @@ class ModelDrafter:
         """Evaluate the unread tokens of each request and return its last row [vocab or head]."""
         segments = []
         for request, unread in requests:
-            while len(unread) > _CATCH_UP_CHUNK_TOKENS:
-                chunk, unread = unread[:_CATCH_UP_CHUNK_TOKENS], unread[_CATCH_UP_CHUNK_TOKENS:]
-                self._model.forward([Segment(request.cache, chunk, first_row=len(chunk))])
-                request.read.extend(chunk)
+            settled = max(0, len(unread) - _CATCH_UP_CHUNK_TOKENS)
+            self._read_chunks(request, unread[:settled])
+            unread = unread[settled:]
             segments.append(Segment(request.cache, unread, first_row=len(unread) - 1))
         rows = self._model.forward(segments)
         for (request, _), segment in zip(requests, segments, strict=True):
@@ -158,6 +171,13 @@ class ModelDrafter:
             return [row[0, : self._vocab_size] for row in rows]
         pairs = zip(rows, requests, strict=True)
         return [self._own_entries(row[0], request) for row, (request, _) in pairs]
+
+    def _read_chunks(self, request: _Request, tokens: Sequence[int]) -> None:
+        """Read tokens of which no row is wanted."""
+        for first in range(0, len(tokens), _CATCH_UP_CHUNK_TOKENS):
+            chunk = tokens[first : first + _CATCH_UP_CHUNK_TOKENS]
+            self._model.forward([Segment(request.cache, chunk, first_row=len(chunk))])
+            request.read.extend(chunk)
 
     def _own_entries(self, row: FloatArray, request: _Request) -> FloatArray:
         """Return the row with tokens ruled out that the target lacks or other requests added."""

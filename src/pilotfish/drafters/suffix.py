@@ -116,6 +116,10 @@ class SuffixDrafter:
         self._store = _Store(store_tokens)
         self._requests: dict[int, _Request] = {}
 
+    def prepare(self, view: SessionView) -> None:
+        """Read the prompt."""
+        self._request(view).read()
+
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         """Return one proposal per view, of at most `budgets[i]` tokens each."""
         return [self._propose(v, b) for v, b in zip(views, budgets, strict=True)]
@@ -131,15 +135,23 @@ class SuffixDrafter:
         self._store.clear()
 
     def _propose(self, view: SessionView, budget: int) -> Proposal:
-        request = self._requests.get(view.request_id)
-        if request is None or not request.fits(view):
-            request = self._requests[view.request_id] = _Request(view)
-        request.tokens = view.tokens
+        request = self._request(view)
         if budget <= 0:
             return Proposal.empty()
         best = self._continuation(request, budget)
         token_ids = _before_end(best.token_ids, view.end_ids)
-        return Proposal(token_ids, "suffix") if token_ids else Proposal.empty()
+        if not token_ids:
+            return Proposal.empty()
+        pairs = zip((1.0, *best.survivals), best.survivals[: len(token_ids)], strict=False)
+        chances = tuple(after / before for before, after in pairs)
+        return Proposal(token_ids, "suffix", probabilities=chances)
+
+    def _request(self, view: SessionView) -> _Request:
+        request = self._requests.get(view.request_id)
+        if request is None or not request.fits(view):
+            request = self._requests[view.request_id] = _Request(view)
+        request.tokens = view.tokens
+        return request
 
     def _continuation(self, request: _Request, budget: int) -> Continuation:
         request.read()

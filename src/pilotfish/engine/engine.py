@@ -107,7 +107,14 @@ class Engine:
             # the lock is taken chunk by chunk: running sessions go on between two chunks
             with self._lock:
                 self.target.forward([Segment(session.cache, chunk, first_row=len(chunk))])
-        session.prefill_seconds = self._clock() - start
+        middle = self._clock()
+        with self._lock:
+            try:
+                self.drafter.prepare(session.view())
+            except Exception as error:  # as in a round: a drafter never costs the reply
+                session.drafting_error = error
+        end = self._clock()
+        session.prefill_seconds, session.draft_prefill_seconds = end - start, end - middle
 
     def step(self, sessions: Sequence[Session]) -> list[RoundRecord]:
         """Advance the sessions that are not done by one round; return the records."""

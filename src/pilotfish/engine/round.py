@@ -68,6 +68,7 @@ def run_round(
             draft_seconds=draft_seconds,
             target_seconds=target_seconds,
             round_seconds=clock() - start,
+            reason=proposal.reason,
         )
         session.records.append(record)
         records.append(record)

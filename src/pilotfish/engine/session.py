@@ -63,6 +63,7 @@ class Session:
         self.error: Exception | None = None
         self.drafting_error: Exception | None = None
         self.prefill_seconds = 0.0
+        self.draft_prefill_seconds = 0.0
         self._sampler = Sampler(settings, seed, len(prompt), end_ids)
         self._completes_stop = completes_stop
         self._verify_rule = verify_rule
