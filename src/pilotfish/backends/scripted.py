@@ -34,11 +34,19 @@ class FakeClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedCosts:
-    """What one pass costs on the fake clock, in seconds."""
+    """What one pass costs on the fake clock, in seconds: a straight line over its tokens, or
+    `cost_of` of their number in its place."""
 
     step_seconds: float = 1.0
     extra_row_seconds: float = 0.0
     fixed_seconds: float = 0.0
+    cost_of: Callable[[int], float] | None = None
+
+    def pass_seconds(self, num_tokens: int) -> float:
+        """Return the seconds of a pass over `num_tokens` tokens of all its segments."""
+        if self.cost_of is not None:
+            return self.cost_of(num_tokens) + self.fixed_seconds
+        return self.step_seconds + self.extra_row_seconds * (num_tokens - 1) + self.fixed_seconds
 
 
 @dataclass(slots=True)
@@ -145,12 +153,7 @@ class ScriptedModel:
             self.log.widths.append(widths)
         if self._clock is not None:
             num_tokens = sum(len(segment.token_ids) for segment in segments)
-            costs = self._costs
-            self._clock.advance(
-                costs.step_seconds
-                + costs.extra_row_seconds * (num_tokens - 1)
-                + costs.fixed_seconds
-            )
+            self._clock.advance(self._costs.pass_seconds(num_tokens))
         return rows
 
     def _evaluate(self, segment: Segment) -> FloatArray:
