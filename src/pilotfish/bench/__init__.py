@@ -1,0 +1,1 @@
+"""Measured runs of whole engines: workloads, reports and their charts."""
