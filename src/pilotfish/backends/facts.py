@@ -12,8 +12,9 @@ from typing import Any
 class ModelFacts:
     """Facts of one loaded model.
 
-    `vocabulary` counts real tokens, `padded_vocabulary` the rows of the head. `memory_bytes` is an
-    estimate: weights, the cache of all sequences, and the rows of logits.
+    `vocabulary` counts real tokens, `padded_vocabulary` the rows of the head. `step_bytes` are the
+    weights that one pass reads. `memory_bytes` is an estimate: weights, the cache of all sequences,
+    and the rows of logits.
     """
 
     backend: str
@@ -23,6 +24,7 @@ class ModelFacts:
     parameters: int
     file_bytes: int
     weight_bytes: int
+    step_bytes: int
     vocabulary: int
     padded_vocabulary: int
     trained_context: int

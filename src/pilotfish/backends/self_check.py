@@ -1,4 +1,7 @@
-"""What the self-checks of backends share: a text, digests of rows, and results kept on disk."""
+"""What the self-checks of backends share: a text, digests of rows, and results kept on disk.
+
+Results of other measurements are kept likewise, in folders of their own.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,8 @@ A: 340 / 12 = 28.33 hours, so a little after four in the morning of the second d
 does not depend on the shape of the tank, only on how much it held and how fast it leaks.
 """
 
+_FOLDER = "self-check"
+
 RowBits = bytes
 
 
@@ -51,18 +56,20 @@ def file_identity(path: Path) -> list[Any]:
     return [path.name, state.st_size, state.st_mtime_ns]
 
 
-def load_result(description: Mapping[str, Any]) -> Any:
+def load_result(description: Mapping[str, Any], *, folder: str = _FOLDER) -> Any:
     """Return the result kept for `description`, or None when there is none that can be read."""
     try:
-        stored = json.loads(_file_of(description).read_text())
+        stored = json.loads(_file_of(description, folder).read_text())
         return stored["report"] if stored["for"] == description else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def save_result(description: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+def save_result(
+    description: Mapping[str, Any], result: Mapping[str, Any], *, folder: str = _FOLDER
+) -> None:
     """Keep a result; a folder that cannot be written only means checking again next time."""
-    target = _file_of(description)
+    target = _file_of(description, folder)
     scratch = target.with_suffix(f".{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -73,6 +80,12 @@ def save_result(description: Mapping[str, Any], result: Mapping[str, Any]) -> No
             scratch.unlink()
 
 
-def _file_of(description: Mapping[str, Any]) -> Path:
+def forget_result(description: Mapping[str, Any], *, folder: str = _FOLDER) -> None:
+    """Drop the result kept for `description`, if there is one."""
+    with suppress(OSError):
+        _file_of(description, folder).unlink()
+
+
+def _file_of(description: Mapping[str, Any], folder: str) -> Path:
     key = json.dumps(description, sort_keys=True).encode()
-    return cache_folder() / "self-check" / f"{hashlib.sha256(key).hexdigest()[:24]}.json"
+    return cache_folder() / folder / f"{hashlib.sha256(key).hexdigest()[:24]}.json"

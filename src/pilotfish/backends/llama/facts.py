@@ -63,6 +63,7 @@ def read_facts(
         parameters=library.llama_model_n_params(model),
         file_bytes=loaded.path.stat().st_size,
         weight_bytes=weight_bytes,
+        step_bytes=loaded.step_bytes,
         vocabulary=vocabulary,
         padded_vocabulary=loaded.padded_vocab_size,
         trained_context=library.llama_model_n_ctx_train(model),

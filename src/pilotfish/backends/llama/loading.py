@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish import gguf
-from pilotfish.backends.footprint import DEFAULT_CONTEXT
+from pilotfish.backends.footprint import DEFAULT_CONTEXT, read_footprint
 from pilotfish.backends.llama.facts import cache_bytes_per_token, read_metadata
 from pilotfish.backends.llama.library import forget_errors, load_library, logged_error
 from pilotfish.backends.machine import require_memory
@@ -61,12 +61,16 @@ class LoadOptions:
 
 
 class LoadedFile:
-    """A model in memory, and its scalar metadata; freed by `close`, at exit at the latest."""
+    """A model in memory, and its scalar metadata; freed by `close`, at exit at the latest.
 
-    def __init__(self, path: Path, model: Any) -> None:
+    `step_bytes` are the weights that one pass reads, 0 where nobody asked.
+    """
+
+    def __init__(self, path: Path, model: Any, *, step_bytes: int = 0) -> None:
         library = load_library()
         self.path = path
         self.model = model
+        self.step_bytes = step_bytes
         self.vocab = library.llama_model_get_vocab(model)
         self.padded_vocab_size: int = library.llama_vocab_n_tokens(self.vocab)
         self._finalizer = weakref.finalize(self, library.llama_model_free, model)
@@ -83,7 +87,7 @@ def load_file(path: Path, *, repack: bool) -> LoadedFile:
     Raises ModelFileError for a file that is not a usable GGUF, NotEnoughMemory when the weights do
     not fit, and ModelError for a model that cannot continue a text token by token.
     """
-    gguf.check_file(path)
+    header = gguf.check_file(path)
     require_memory(path.name, path.stat().st_size + _SCRATCH_BYTES)
     library = load_library()
     params = library.llama_model_default_params()
@@ -96,7 +100,7 @@ def load_file(path: Path, *, repack: bool) -> LoadedFile:
             f"llama.cpp cannot load {path.name}: {logged_error() or 'no reason given'}",
             hint="the architecture may be newer than the installed llama-cpp-python",
         )
-    loaded = LoadedFile(path, model)
+    loaded = LoadedFile(path, model, step_bytes=read_footprint(header).step_bytes)
     try:
         _refuse_other_kinds(loaded)
     except ModelError:
