@@ -70,7 +70,7 @@ LIBRARIES = {
     "tokenizers": {"backends"},
     "pilotfish_native": {"backends"},
     "huggingface_hub": {"models"},
-    "jinja2": {"text"},
+    "jinja2": {"text", "bench"},
     "typer": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"bench"},

@@ -1,0 +1,173 @@
+"""What a benchmark found, in plain words, losses first; and what of it is worth keeping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+# an interval that reaches below this leaves room for a loss that would be felt
+FELT_LOSS = 0.97
+
+LOSS, BELOW, UNSURE, FINE = "loses", "below 1, perhaps by chance", "a loss is not excluded", ""
+_ORDER = (LOSS, BELOW, UNSURE)
+# of the calibration, all that the report shows; the curves at every context stay out
+_KEPT_OF_CALIBRATION = (
+    "curve_seconds",
+    "ratio",
+    "read_bandwidth_bytes_per_second",
+    "floor_seconds",
+    "draft_cost_ratio",
+    "overhead_seconds",
+    "context",
+    "sentence",
+    "break_even",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A mode that was slower than plain decoding, or may have been, and where.
+
+    where    a category, or "" for the whole workload
+    speedup  {"geomean", "low", "high"}
+    grade    LOSS, BELOW or UNSURE
+    """
+
+    mode: str
+    where: str
+    speedup: Mapping[str, float]
+    grade: str
+
+    def sentence(self) -> str:
+        """Return the finding as a sentence."""
+        where = f"on {words(self.where)}" if self.where else "over all prompts"
+        figure = speedup_text(self.speedup)
+        if self.grade == LOSS:
+            return f"{self.mode} loses {where}: {figure}."
+        if self.grade == BELOW:
+            return f"{self.mode} is below plain decoding {where}, perhaps by chance: {figure}."
+        return f"{self.mode} {where}: a loss is not excluded, {figure}."
+
+
+def findings(summary: Mapping[str, Any]) -> list[Finding]:
+    """Return every loss and possible loss, certain ones first, each kind from the worst on."""
+    found = [one for one in _graded(summary) if one.grade != FINE]
+    return sorted(found, key=lambda one: (_ORDER.index(one.grade), one.speedup["geomean"]))
+
+
+def _graded(summary: Mapping[str, Any]) -> Iterator[Finding]:
+    for name, mode in summary["modes"].items():
+        places = {"": mode, **mode["by_category"]}
+        for where, figures in places.items():
+            if is_measured(figures["speedup"]):
+                yield Finding(name, where, figures["speedup"], grade(figures["speedup"]))
+
+
+def grade(speedup: Mapping[str, float]) -> str:
+    """Return LOSS where the whole interval is below 1, BELOW where the value is, UNSURE where the
+    interval allows a loss that would be felt, else FINE."""
+    if speedup["high"] < 1:
+        return LOSS
+    if speedup["geomean"] < 1:
+        return BELOW
+    return UNSURE if speedup["low"] < FELT_LOSS else FINE
+
+
+def is_measured(speedup: Mapping[str, float | None] | None) -> TypeGuard[Mapping[str, float]]:
+    """Return whether there is a value and an interval."""
+    return speedup is not None and None not in speedup.values()
+
+
+def headline(summary: Mapping[str, Any]) -> list[str]:
+    """Return what was found in sentences: losses, other text, failures, then gains."""
+    found = findings(summary)
+    sentences = [one.sentence() for one in found]
+    spared = [name for name in summary["modes"] if name not in {one.mode for one in found}]
+    sentences += [f"{name} lost nothing: no category is below plain decoding." for name in spared]
+    return [*sentences, *_other_text(summary), *_failures(summary), *_gains(summary)]
+
+
+def _other_text(summary: Mapping[str, Any]) -> Iterator[str]:
+    for name, mode in summary["modes"].items():
+        same, of = mode["same_text"]
+        if same < of:
+            yield f"{name}: {of - same} of {of} replies have other text than plain decoding."
+
+
+def _failures(summary: Mapping[str, Any]) -> Iterator[str]:
+    failed = sum(prompt.get("error") is not None for prompt in summary["prompts"])
+    if failed:
+        yield f"{failed} of {len(summary['prompts'])} prompts failed and are not counted."
+
+
+def _gains(summary: Mapping[str, Any]) -> Iterator[str]:
+    for name, mode in summary["modes"].items():
+        if is_measured(mode["speedup"]) and mode["speedup"]["geomean"] >= 1:
+            figure = speedup_text(mode["speedup"])
+            yield f"{name} over all prompts: {figure} against plain decoding."
+
+
+def worst_prompt(summary: Mapping[str, Any], mode: str) -> tuple[str, float] | None:
+    """Return the prompt that gained least, or lost most, with its speedup."""
+    speedups = {
+        prompt["id"]: prompt["speedup"][mode]
+        for prompt in summary["prompts"]
+        if (prompt.get("speedup") or {}).get(mode) is not None
+    }
+    return min(speedups.items(), key=lambda item: item[1]) if speedups else None
+
+
+def speedup_text(speedup: Mapping[str, float | None] | None) -> str:
+    """Return "0.93x (0.90-0.96)", or a dash where nothing was measured."""
+    if not is_measured(speedup):
+        return "-"
+    return "{geomean:.2f}x ({low:.2f}-{high:.2f})".format(**speedup)
+
+
+def described(summary: Mapping[str, Any]) -> str:
+    """Return which models were measured on what, in two sentences."""
+    workload, draft = summary["workload"], model_name(summary, "draft")
+    temperature = workload["temperature"]
+    return (
+        f"Target {model_name(summary, 'target') or 'unnamed'}, "
+        f"{f'draft {draft}' if draft else 'no draft model'}. "
+        f"Workload {workload['name']}: {workload['prompts']} prompts, {workload['rounds']} rounds, "
+        f"at most {workload['max_tokens']} tokens, "
+        f"{f'temperature {temperature:g}' if temperature else 'greedy'}."
+    )
+
+
+def model_name(summary: Mapping[str, Any], which: str) -> str:
+    """Return the name of the target or the draft model, or ""."""
+    facts = summary["models"].get(which) or {}
+    return str(facts.get("name") or facts.get("path") or "")
+
+
+def words(name: str) -> str:
+    """Return a name of the summary as words: code_edit is "code edit"."""
+    return name.replace("_", " ")
+
+
+def compact(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary to keep: figures of four digits, of each prompt its speedups and failure,
+    of the calibration one curve."""
+    small: dict[str, Any] = _rounded(summary)
+    small["prompts"] = [
+        {key: prompt.get(key) for key in ("id", "category", "speedup", "error")}
+        for prompt in small["prompts"]
+    ]
+    if small.get("calibration"):
+        calibration = small["calibration"]
+        small["calibration"] = {
+            key: calibration[key] for key in _KEPT_OF_CALIBRATION if key in calibration
+        }
+    return small
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
