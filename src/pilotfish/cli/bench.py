@@ -1,0 +1,359 @@
+"""`pilotfish bench`: plain and speculative decoding side by side, on prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBar
+from rich.table import Table
+
+from pilotfish import __version__
+from pilotfish.bench.findings import headline
+from pilotfish.bench.runner import (
+    PLAIN,
+    BenchSettings,
+    Mode,
+    Progress,
+    mode_engines,
+    parse_modes,
+    run_benchmark,
+)
+from pilotfish.bench.summary import summarize
+from pilotfish.bench.workload import OWN, OWN_CATEGORIES, Workload, load_workload
+from pilotfish.cli.arguments import as_number, naming_options, with_options
+from pilotfish.cli.console import page, print_json, print_notices, talk, waiting
+from pilotfish.cli.options import EngineOptions
+from pilotfish.config import EngineConfig, Request
+from pilotfish.errors import ConfigError, MissingExtra
+from pilotfish.types import SamplingSettings
+
+if TYPE_CHECKING:
+    from pilotfish.build import ModelPair
+
+_WHAT, _HOW, _OUTPUT = "Workload", "Measuring", "Output"
+
+
+def _option(name: str, panel: str, about: str, metavar: str = " ") -> Any:
+    return typer.Option(
+        name, metavar=metavar, help=about, rich_help_panel=panel, show_default=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """What is asked, in which modes, and how often."""
+
+    modes: Annotated[
+        str | None,
+        _option(
+            "--modes",
+            _HOW,
+            "Comma-separated: auto, suffix, ngram, model; suffix:7 drafts 7 tokens in every round. "
+            "Plain decoding is always measured.  Default: auto,suffix, and model with a draft.",
+            "LIST",
+        ),
+    ] = None
+    workload: Annotated[
+        str,
+        _option(
+            "--workload",
+            _WHAT,
+            f"A JSONL file of prompts, Spec-Bench's too.  Default: {OWN}, the "
+            f"{len(OWN_CATEGORIES)} categories that come with pilotfish.",
+            "FILE",
+        ),
+    ] = OWN
+    limit: Annotated[
+        str | None,
+        _option("--limit", _WHAT, "Ask only N prompts, of all categories alike.", "N"),
+    ] = None
+    raw: Annotated[bool, _option("--raw", _WHAT, "Send prompts as they are: no chat template.")] = (
+        False
+    )
+    max_tokens: Annotated[
+        str, _option("--max-tokens", _WHAT, "Longest reply.  Default: 128.", "N")
+    ] = "128"
+    temperature: Annotated[
+        str,
+        _option("--temperature", _WHAT, "0 takes the likeliest token (default).", "X"),
+    ] = "0"
+    seed: Annotated[str, _option("--seed", _WHAT, "Of every reply.  Default: 0.", "N")] = "0"
+    rounds: Annotated[
+        str, _option("--rounds", _HOW, "Answer each prompt N times.  Default: 2.", "N")
+    ] = "2"
+    keep_store: Annotated[
+        bool,
+        _option(
+            "--keep-store",
+            _HOW,
+            "Let drafters remember replies; repeated prompts are then reported apart.",
+        ),
+    ] = False
+
+    def settings(self) -> BenchSettings:
+        """Return how replies are made and measured; ConfigError names the wrong option."""
+        with naming_options():
+            return BenchSettings(
+                rounds=as_number(self.rounds),
+                keep_store=self.keep_store,
+                request=Request(
+                    max_tokens=as_number(self.max_tokens),
+                    seed=as_number(self.seed),
+                    raw=self.raw,
+                    settings=SamplingSettings(temperature=as_number(self.temperature)),
+                ),
+            )
+
+    def chosen(self) -> Workload:
+        """Return the prompts; PromptError or ConfigError says what is wrong with them."""
+        workload = load_workload(self.workload)
+        if self.limit is None:
+            return workload
+        with naming_options():
+            return workload.limited(as_number(self.limit))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """Where the figures go."""
+
+    output: Annotated[
+        str | None, _option("--output", _OUTPUT, "Write the figures as JSON.", "FILE")
+    ] = None
+    html: Annotated[
+        str | None, _option("--html", _OUTPUT, "Write a report with charts.", "FILE")
+    ] = None
+    json: Annotated[bool, _option("--json", _OUTPUT, "Print one JSON document.")] = False
+
+    def check(self) -> None:
+        """Raise, before anything is measured, if a file could not be written."""
+        for option, name in (("--output", self.output), ("--html", self.html)):
+            folder = None if name is None else Path(name).absolute().parent
+            if folder is not None and not folder.is_dir():
+                raise ConfigError(f"{option}: there is no folder {folder}")
+        if self.html is not None and find_spec("matplotlib") is None:
+            raise MissingExtra("bench", needed_for="--html")
+
+    def write(self, summary: Mapping[str, Any]) -> None:
+        """Write the files that were asked for."""
+        if self.output is not None:
+            text = json.dumps(summary, ensure_ascii=False, allow_nan=False, indent=1)
+            Path(self.output).write_text(text + "\n", encoding="utf-8")
+        if self.html is not None:
+            from pilotfish.bench.report import html_report
+
+            Path(self.html).write_text(html_report(summary), encoding="utf-8")
+
+
+@with_options
+def bench(
+    context: typer.Context,
+    *,
+    engine: EngineOptions,
+    options: BenchOptions,
+    report: ReportOptions,
+) -> None:
+    """Measure what speculation brings: each mode against plain decoding, prompt by prompt.
+
+    Reading the prompt is timed apart. A speedup is the geometric mean over prompts.
+    """
+    from pilotfish import build  # not at the top: help needs no backend
+
+    settings, workload = options.settings(), options.chosen()
+    modes, config = modes_and_config(engine, options.modes)
+    report.check()
+    with waiting(f"loading {config.target.reference}"):
+        pair = build.load_pair(config)
+    try:
+        print_notices(pair.notices)
+        engines = mode_engines(pair, modes, config.speculation)
+        with shown_progress() as progress:
+            result = run_benchmark(engines, workload.prompts, settings, progress=progress)
+        facts = engines[PLAIN].facts.models
+        summary = summarize(result, workload=workload.name)
+        summary |= origin(context, config, pair, facts)
+    finally:
+        pair.close()
+    report.write(summary)
+    if report.json:
+        print_json(summary)
+    else:
+        print_summary(summary)
+
+
+def modes_and_config(options: EngineOptions, wanted: str | None) -> tuple[list[Mode], EngineConfig]:
+    """Return the modes, by default all that can run, and what has to be loaded for them."""
+    for value, flag in (
+        (options.drafter, "--drafter"),
+        (options.num_speculative_tokens, "--num-speculative-tokens"),
+    ):
+        if value is not None:
+            raise ConfigError(
+                f"{flag} has no meaning in bench", hint="use --modes, as in --modes suffix:7"
+            )
+    modes = parse_modes("auto,suffix,model" if wanted is None else wanted)
+    # `auto` brings in the default draft of the default target, and takes every other
+    may_use_draft = any(mode.drafter in ("auto", "model") for mode in modes)
+    may_draft = "suffix" if modes else "none"
+    config = replace(options, drafter="auto" if may_use_draft else may_draft).engine_config()
+    if config.draft is None:
+        missing = [mode.name for mode in modes if mode.drafter == "model"]
+        if missing and wanted is not None:
+            raise ConfigError(
+                f"mode {missing[0]} needs a draft model", hint="name one with --draft"
+            )
+        modes = [mode for mode in modes if mode.name not in missing]
+    return modes, config
+
+
+@contextmanager
+def shown_progress() -> Iterator[Progress | None]:
+    """Give a progress callback that draws a bar on a terminal; None elsewhere."""
+    console = talk()
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with ProgressBar(*columns, console=console, transient=True) as bars:
+        task = bars.add_task("warming up", total=None)
+
+        def progress(done: int, total: int, name: str) -> None:
+            bars.update(task, description=name, completed=done, total=total)
+
+        yield progress
+
+
+def origin(
+    context: typer.Context, config: EngineConfig, pair: ModelPair, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a summary says about models, memory and where its figures come from."""
+    from pilotfish.accounting.provenance import peak_memory_bytes, provenance, total_memory_bytes
+    from pilotfish.backends import machine
+
+    described = {
+        side: None
+        if facts.get(side) is None or model is None
+        else model_facts(model.reference, facts[side])
+        for side, model in (("target", config.target), ("draft", config.draft))
+    }
+    return {
+        "models": described,
+        "memory": {
+            "target": pair.target.facts.memory_bytes,
+            "draft": None if pair.draft is None else pair.draft.facts.memory_bytes,
+            "peak_process": peak_memory_bytes(),
+        },
+        "calibration": None,
+        "provenance": provenance(
+            ["pilotfish", "bench", *typed_options(context)],
+            version=__version__,
+            processor=machine.processor_name(),
+            cores=machine.count_cores(machine.GRANTED_CPUS),
+            memory_bytes=total_memory_bytes(),
+            threads=pair.target.facts.threads,
+        ),
+    }
+
+
+def model_facts(reference: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a model with its name in place of its path."""
+    file = Path(facts["path"]).name
+    kept = {key: value for key, value in facts.items() if key != "path"}
+    return {"name": file if reference.endswith(file) else reference, "file": file, **kept}
+
+
+def typed_options(context: typer.Context) -> list[str]:
+    """Return the options of a command as they were typed, in the command's order."""
+    words: list[str] = []
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            value = context.params[name]
+            flag = max(parameter.opts, key=len)
+            words += [flag] if value is True else [flag, str(value)]
+    return words
+
+
+def print_summary(summary: Mapping[str, Any]) -> None:
+    """Print the findings, losses first, and the figures by mode and by category."""
+    console = page()
+    for sentence in headline(summary):
+        console.print(sentence)
+    workload = summary["workload"]
+    sampling = f"temperature {workload['temperature']:g}" if workload["temperature"] else "greedy"
+    console.print(
+        f"\n{workload['prompts']} prompts, {workload['rounds']} rounds, {sampling}, "
+        f"{workload['max_tokens']} tokens at most. Speedup of decoding, 95 % interval over prompts."
+    )
+    console.print(summary_table(summary))
+    for name, mode in summary["modes"].items():
+        if (repeated := mode["repeated"]) and repeated["runs"]:
+            console.print(
+                f"{name} on repeated prompts: {speedup_cell(repeated['speedup'])} in "
+                f"{repeated['runs']} runs, not counted above"
+            )
+    for prompt in summary["prompts"]:
+        if prompt["error"] is not None:
+            talk().print(f"skipped {prompt['id']}: {prompt['error']}", soft_wrap=True)
+    for name, mode in summary["modes"].items():
+        print_notices(f"{name}: the drafter failed: {error}" for error in mode["drafter_errors"])
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """Return one table: all prompts first, then each category; a row is a mode."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("", no_wrap=True)
+    for title in ("speedup", "tokens/s", "per round", "accepted", "same text"):
+        table.add_column(title, justify="right", no_wrap=True)
+    modes: Mapping[str, Any] = summary["modes"]
+    table.add_row("all prompts")
+    plain = summary["plain"]["tokens_per_second"]
+    table.add_row("  plain", "1", _number(plain, 1), "1.00", "-", "-")
+    for name, mode in modes.items():
+        same, of = mode["same_text"]
+        table.add_row(f"  {name}", *figure_cells(mode), f"{same} of {of}")
+    for category in dict.fromkeys(one for mode in modes.values() for one in mode["by_category"]):
+        figures = {name: mode["by_category"][category] for name, mode in modes.items()}
+        num_prompts = next(iter(figures.values()))["prompts"]
+        table.add_row(f"{category} ({num_prompts})")
+        for name, own in figures.items():
+            table.add_row(f"  {name}", *figure_cells(own))
+    return table
+
+
+def figure_cells(figures: Mapping[str, Any]) -> list[str]:
+    """Return the cells that a mode has in common with its categories."""
+    rate = figures["acceptance_rate"]
+    return [
+        speedup_cell(figures["speedup"]),
+        _number(figures["tokens_per_second"], 1),
+        _number(figures["tokens_per_round"], 2),
+        "-" if rate is None else f"{rate:.0%}",
+    ]
+
+
+def speedup_cell(speedup: Mapping[str, float | None] | None) -> str:
+    """Return a speedup with its interval where there is one."""
+    if not speedup:
+        return "-"
+    low, high = speedup["low"], speedup["high"]
+    interval = "" if low is None or high is None else f" ({low:.2f}-{high:.2f})"
+    return f"{speedup['geomean']:.2f}x{interval}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
