@@ -40,3 +40,9 @@ class HybridDrafter:
         """Drop what any of the drafters keeps for a request that ended."""
         for drafter in self._drafters:
             drafter.forget(request_id)
+
+    def clear(self) -> None:
+        """Empty what any of the drafters keeps of past replies."""
+        for drafter in self._drafters:
+            if (clear := getattr(drafter, "clear", None)) is not None:
+                clear()

@@ -59,3 +59,15 @@ def test_forget_reaches_every_drafter():
     parts = [Table("first", {}), Table("second", {})]
     HybridDrafter(parts).forget(7)
     assert [p.forgotten for p in parts] == [[7], [7]]
+
+
+def test_clearing_reaches_the_drafters_that_keep_replies():
+    class Keeping(Table):
+        cleared = 0
+
+        def clear(self) -> None:
+            self.cleared += 1
+
+    keeping = Keeping("keeping", {})
+    HybridDrafter([Table("forgetful", {}), keeping]).clear()
+    assert keeping.cleared == 1
