@@ -59,8 +59,18 @@ def make_summary() -> dict[str, Any]:
             "rounds": 2,
         },
         "models": {
-            "target": {"name": "qwen2.5-coder-1.5b", "parameters": 1543714304, "bytes": 1117320768},
-            "draft": {"name": "qwen2.5-coder-0.5b", "parameters": 494032768, "bytes": 491400064},
+            "target": {
+                "name": "qwen2.5-coder-1.5b",
+                "backend": "native",
+                "parameters": 1543714304,
+                "bytes": 1117320768,
+            },
+            "draft": {
+                "name": "qwen2.5-coder-0.5b",
+                "backend": "native",
+                "parameters": 494032768,
+                "bytes": 491400064,
+            },
         },
         "memory": {"target": 1290000000, "draft": 410000000, "peak_process": 2040000000},
         "calibration": make_calibration(),

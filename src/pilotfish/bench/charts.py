@@ -34,6 +34,7 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",  # comes with matplotlib
     "font.size": 10,
+    "text.parse_math": False,  # names are names, also with a dollar sign
     "text.color": _TEXT_COLOUR,
     "axes.edgecolor": _TEXT_COLOUR,
     "axes.labelcolor": _TEXT_COLOUR,
@@ -58,6 +59,8 @@ def lines_chart(
     def draw(figure: Figure) -> None:
         axes = _axes(figure, title=title, x_label=x_label, y_label=y_label)
         _draw_lines(axes, series)
+        if all(float(x).is_integer() for points in series.values() for x, _ in points):
+            axes.locator_params(axis="x", integer=True)
         _legend(figure, len(series))
 
     return _svg(draw, title)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 # an interval that reaches below this leaves room for a loss that would be felt
 FELT_LOSS = 0.97
@@ -25,18 +25,21 @@ _KEPT_OF_CALIBRATION = (
 )
 
 
+Speedup = Mapping[str, Any]
+"""{"geomean", "low", "high"}; low and high are None for a single prompt."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A mode that was slower than plain decoding, or may have been, and where.
 
     where    a category, or "" for the whole workload
-    speedup  {"geomean", "low", "high"}
     grade    LOSS, BELOW or UNSURE
     """
 
     mode: str
     where: str
-    speedup: Mapping[str, float]
+    speedup: Speedup
     grade: str
 
     def sentence(self) -> str:
@@ -60,23 +63,19 @@ def _graded(summary: Mapping[str, Any]) -> Iterator[Finding]:
     for name, mode in summary["modes"].items():
         places = {"": mode, **mode["by_category"]}
         for where, figures in places.items():
-            if is_measured(figures["speedup"]):
+            if figures["speedup"] is not None:
                 yield Finding(name, where, figures["speedup"], grade(figures["speedup"]))
 
 
-def grade(speedup: Mapping[str, float]) -> str:
+def grade(speedup: Speedup) -> str:
     """Return LOSS where the whole interval is below 1, BELOW where the value is, UNSURE where the
-    interval allows a loss that would be felt, else FINE."""
-    if speedup["high"] < 1:
+    interval allows a loss that would be felt, else FINE. A single prompt has no interval."""
+    low, high = speedup["low"], speedup["high"]
+    if high is not None and high < 1:
         return LOSS
     if speedup["geomean"] < 1:
         return BELOW
-    return UNSURE if speedup["low"] < FELT_LOSS else FINE
-
-
-def is_measured(speedup: Mapping[str, float | None] | None) -> TypeGuard[Mapping[str, float]]:
-    """Return whether there is a value and an interval."""
-    return speedup is not None and None not in speedup.values()
+    return UNSURE if low is not None and low < FELT_LOSS else FINE
 
 
 def headline(summary: Mapping[str, Any]) -> list[str]:
@@ -103,7 +102,7 @@ def _failures(summary: Mapping[str, Any]) -> Iterator[str]:
 
 def _gains(summary: Mapping[str, Any]) -> Iterator[str]:
     for name, mode in summary["modes"].items():
-        if is_measured(mode["speedup"]) and mode["speedup"]["geomean"] >= 1:
+        if mode["speedup"] is not None and mode["speedup"]["geomean"] >= 1:
             figure = speedup_text(mode["speedup"])
             yield f"{name} over all prompts: {figure} against plain decoding."
 
@@ -118,20 +117,23 @@ def worst_prompt(summary: Mapping[str, Any], mode: str) -> tuple[str, float] | N
     return min(speedups.items(), key=lambda item: item[1]) if speedups else None
 
 
-def speedup_text(speedup: Mapping[str, float | None] | None) -> str:
+def speedup_text(speedup: Speedup | None) -> str:
     """Return "0.93x (0.90-0.96)", or a dash where nothing was measured."""
-    if not is_measured(speedup):
+    if speedup is None:
         return "-"
-    return "{geomean:.2f}x ({low:.2f}-{high:.2f})".format(**speedup)
+    interval = "" if speedup["low"] is None else " ({low:.2f}-{high:.2f})".format(**speedup)
+    return f"{speedup['geomean']:.2f}x{interval}"
 
 
 def described(summary: Mapping[str, Any]) -> str:
     """Return which models were measured on what, in two sentences."""
     workload, draft = summary["workload"], model_name(summary, "draft")
     temperature = workload["temperature"]
+    backend = (summary["models"].get("target") or {}).get("backend")
+    backend = f", {backend} backend" if backend else ""
     return (
         f"Target {model_name(summary, 'target') or 'unnamed'}, "
-        f"{f'draft {draft}' if draft else 'no draft model'}. "
+        f"{f'draft {draft}' if draft else 'no draft model'}{backend}. "
         f"Workload {workload['name']}: {workload['prompts']} prompts, {workload['rounds']} rounds, "
         f"at most {workload['max_tokens']} tokens, "
         f"{f'temperature {temperature:g}' if temperature else 'greedy'}."

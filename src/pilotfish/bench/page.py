@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pilotfish.bench.findings import (
@@ -10,8 +10,8 @@ from pilotfish.bench.findings import (
     FINE,
     LOSS,
     UNSURE,
+    Speedup,
     grade,
-    is_measured,
     speedup_text,
 )
 
@@ -51,9 +51,9 @@ class Section:
     command: str = ""
 
 
-def speedup_cell(speedup: Mapping[str, float | None] | None) -> Cell:
+def speedup_cell(speedup: Speedup | None) -> Cell:
     """Return a speedup with its interval, and in words when it is or may be a loss."""
-    if not is_measured(speedup):
+    if speedup is None:
         return Cell(DASH)
     found = grade(speedup)
     return Cell(f"{speedup_text(speedup)} {found}".rstrip(), MARKS[found])

@@ -7,7 +7,7 @@ from typing import Any
 
 from pilotfish.bench import charts
 from pilotfish.bench.cost_table import cost_rows
-from pilotfish.bench.findings import is_measured, speedup_text, words
+from pilotfish.bench.findings import Speedup, speedup_text, words
 from pilotfish.bench.page import (
     DASH,
     Cell,
@@ -79,9 +79,9 @@ def _categories_section(summary: Mapping[str, Any]) -> Section:
     names = list(dict.fromkeys(name for mode in modes.values() for name in mode["by_category"]))
     groups = {
         words(category): {
-            name: (speedup["geomean"], speedup["low"], speedup["high"])
+            name: _with_whiskers(speedup)
             for name, mode in modes.items()
-            if is_measured(speedup := _of_category(mode, category).get("speedup"))
+            if (speedup := _of_category(mode, category).get("speedup")) is not None
         }
         for category in names
     }
@@ -105,6 +105,12 @@ def _categories_section(summary: Mapping[str, Any]) -> Section:
     )
     table = Table("Speedup by category", ("category", "prompts", *modes), rows)
     return Section("categories", "Speedup by category", [note], chart, [table])
+
+
+def _with_whiskers(speedup: Speedup) -> tuple[float, float, float]:
+    """Return value, low and high; a single prompt has no whiskers."""
+    value, low, high = speedup["geomean"], speedup["low"], speedup["high"]
+    return (value, value, value) if low is None else (value, low, high)
 
 
 def _of_category(mode: Mapping[str, Any], category: str) -> Mapping[str, Any]:
@@ -263,9 +269,8 @@ def _prediction_section(summary: Mapping[str, Any]) -> Section | None:
     predicted = {n: p for n, p in (summary.get("prediction") or {}).items() if p}
     rows = []
     for name, one in predicted.items():
-        measured: Mapping[str, float | None] | None
-        measured = summary["modes"].get(name, {}).get("speedup")
-        if not is_measured(measured):
+        measured: Speedup | None = summary["modes"].get(name, {}).get("speedup")
+        if measured is None:
             continue
         expected = {"geomean": one["expected"], "low": one["low"], "high": one["high"]}
         off = f"{100 * (one['expected'] / measured['geomean'] - 1):+.0f} %"
