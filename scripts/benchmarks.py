@@ -133,7 +133,7 @@ def prompts_below(summary: Summary, mode: str) -> int:
 
 def section(name: str, summary: Summary) -> Iterator[str]:
     """Yield the parts of one file's section: who and where, modes, categories."""
-    yield f"## {title(name).capitalize()}"
+    yield f"## {title(name)[:1].upper()}{title(name)[1:]}"
     yield f"`{summary['provenance']['command']}`"
     plain = summary["plain"]["tokens_per_second"]
     speed = f" Plain decoding: {plain:.1f} tokens/s." if plain else ""

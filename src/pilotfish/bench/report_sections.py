@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pilotfish.bench import charts
-from pilotfish.bench.cost_table import cost_rows
+from pilotfish.bench.figure_table import figure_rows, figure_text
 from pilotfish.bench.findings import Speedup, speedup_text, words
 from pilotfish.bench.page import (
     DASH,
@@ -245,7 +245,7 @@ def _costs_section(summary: Mapping[str, Any]) -> Section | None:
     tables = [
         Table(words(kind).capitalize(), ("", *costs), rows)
         for kind in dict.fromkeys(kind for one in costs.values() for kind in one)
-        if (rows := cost_rows({name: one.get(kind) for name, one in costs.items()}))
+        if (rows := figure_rows({name: one.get(kind) for name, one in costs.items()}))
     ]
     if not tables:
         return None
@@ -299,12 +299,16 @@ def _prompts_section(summary: Mapping[str, Any]) -> Section:
 
 
 def _provenance_section(summary: Mapping[str, Any]) -> Section:
+    models = {which: facts for which, facts in summary["models"].items() if facts}
     facts = {k: v for k, v in summary["provenance"].items() if k not in ("command", "packages")}
     facts |= (summary["provenance"].get("packages") or {}).items()
-    rows = [[words(str(name)), str(value)] for name, value in facts.items() if value is not None]
-    table = Table("Machine and versions", ("", "value"), rows)
+    rows = [[words(name), figure_text(name, v)] for name, v in facts.items() if v is not None]
+    tables = [
+        Table("Models", ("", *models), figure_rows(models)),
+        Table("Machine and versions", ("", "value"), rows),
+    ]
     command = summary["provenance"]["command"]
-    return Section("provenance", "How to measure this again", tables=[table], command=command)
+    return Section("provenance", "How to measure this again", tables=tables, command=command)
 
 
 SECTIONS: Sequence[Callable[[Mapping[str, Any]], Section | None]] = (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pilotfish.bench import charts
-from pilotfish.bench.cost_table import cost_rows
+from pilotfish.bench.figure_table import figure_rows
 from pilotfish.bench.findings import (
     BELOW,
     FINE,
@@ -177,6 +177,8 @@ def test_the_page_shows_losses_first_and_marks_them(page: Page) -> None:
         "not measured",  # energy
         "pilotfish bench --modes auto,model --limit 12 --output own.json",
         "A processor of 2 cores",
+        "25.77 GB",  # of the machine
+        "1.54 G",  # parameters
     ],
 )
 def test_every_part_of_the_summary_has_its_place(page: Page, figure: str) -> None:
@@ -293,7 +295,7 @@ def test_the_compact_summary_finds_the_same_and_is_smaller() -> None:
 def test_costs_have_their_units_and_unknown_ones_are_left_out() -> None:
     plain = {"seconds_per_token": 0.0312, "memory_bytes": 1290000000, "price": None}
     mode = {"seconds_per_token": 1.5, "draft": {"passes_per_token": 0.25}, "price": None}
-    assert cost_rows({"plain": plain, "auto": mode}) == [
+    assert figure_rows({"plain": plain, "auto": mode}) == [
         ["seconds per token", "31.2 ms", "1.50 s"],
         ["memory", "1.29 GB", "-"],
         ["draft: passes per token", "-", "0.25"],

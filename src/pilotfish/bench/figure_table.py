@@ -1,4 +1,4 @@
-"""The three costs as rows of a table, whatever figures they hold."""
+"""Figures of several runs or models as rows of one table, whatever they hold."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ NOT_KNOWN = "-"
 _LARGE = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def cost_rows(costs: Mapping[str, Mapping[str, Any] | None]) -> list[list[str]]:
-    """Return a row for each figure of one cost, a column for each run (name -> figures).
+def figure_rows(columns: Mapping[str, Mapping[str, Any] | None]) -> list[list[str]]:
+    """Return a row for each figure, with a cell for each column (title -> name -> figure).
 
-    A figure that no run has is left out; one that a run lacks is a dash in its column.
+    A figure that no column has is left out; one that a column lacks is a dash there.
     """
-    flat = {name: dict(_figures(one or {})) for name, one in costs.items()}
+    flat = {title: dict(_figures(one or {})) for title, one in columns.items()}
     names = dict.fromkeys(name for figures in flat.values() for name in figures)
     rows = [[name, *(figures.get(name, NOT_KNOWN) for figures in flat.values())] for name in names]
     return [row for row in rows if any(cell != NOT_KNOWN for cell in row[1:])]
 
 
-def _figures(cost: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in cost.items():
+def _figures(column: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in column.items():
         # the unit stands with the figure
         name = prefix + key.removesuffix("_seconds").removesuffix("_bytes").replace("_", " ")
         if isinstance(value, Mapping):
@@ -41,7 +41,9 @@ def figure_text(key: str, value: Any) -> str:
         return f"{1000 * value:.1f} ms" if abs(value) < 1 else f"{value:.2f} s"
     if "bytes" in words:
         return f"{_large(value)}B"
-    return _large(value) if abs(value) >= 1e6 else f"{value:,.4g}"
+    if abs(value) >= 1e6:
+        return _large(value).strip()
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
 def _large(value: float) -> str:
