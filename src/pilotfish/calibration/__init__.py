@@ -1,0 +1,39 @@
+"""What passes of a target and its draft model cost on this machine: measured, and kept."""
+
+from pilotfish.calibration.measure import (
+    FULL,
+    QUICK,
+    MeasurePlan,
+    Progress,
+    TimedModel,
+    measure,
+    measure_draft_overhead,
+    measure_overhead,
+)
+from pilotfish.calibration.result import Calibration
+from pilotfish.calibration.store import (
+    MeasuredModel,
+    costs_for,
+    describe_pair,
+    load,
+    mark_stale,
+    save,
+)
+
+__all__ = [
+    "FULL",
+    "QUICK",
+    "Calibration",
+    "MeasurePlan",
+    "MeasuredModel",
+    "Progress",
+    "TimedModel",
+    "costs_for",
+    "describe_pair",
+    "load",
+    "mark_stale",
+    "measure",
+    "measure_draft_overhead",
+    "measure_overhead",
+    "save",
+]

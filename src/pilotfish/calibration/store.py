@@ -1,0 +1,116 @@
+"""Calibrations kept on disk: one for each pair of files, build, machine and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from pilotfish.backends.facts import ModelFacts
+from pilotfish.backends.machine import processor_name
+from pilotfish.backends.self_check import (
+    file_identity,
+    forget_result,
+    load_result,
+    save_result,
+)
+from pilotfish.calibration.measure import QUICK, MeasurePlan, Progress, measure
+from pilotfish.calibration.result import Calibration
+from pilotfish.config import EngineConfig, ModelConfig
+from pilotfish.protocols import TargetModel
+
+# raise it when measuring itself changes: older results then no longer count
+_VERSION = 1
+_FOLDER = "calibration"
+
+
+class MeasuredModel(TargetModel, Protocol):
+    """A model that was loaded from a file."""
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Return what the loaded object says about itself."""
+
+
+def describe_pair(
+    target: MeasuredModel, draft: MeasuredModel | None, config: EngineConfig
+) -> dict[str, Any]:
+    """Return everything the seconds of a pass depend on: the key of a kept calibration.
+
+    config  what the models were loaded with
+    """
+    speculation = config.speculation
+    described: dict[str, Any] = {
+        "version": _VERSION,
+        "processor": processor_name(),
+        "target": {**_describe(target, config.target), "strict": speculation.strict},
+        "draft": None,
+    }
+    if draft is not None:
+        described["draft"] = {
+            **_describe(draft, config.draft or config.target),
+            "head_size": speculation.draft_head_size,
+            "requantize": speculation.draft_requantize,
+        }
+    return described
+
+
+def load(description: Mapping[str, Any]) -> Calibration | None:
+    """Return the calibration kept for `description`, or None when there is none to be read."""
+    try:
+        return Calibration.from_dict(load_result(description, folder=_FOLDER))
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return None
+
+
+def save(description: Mapping[str, Any], calibration: Calibration) -> None:
+    """Keep a calibration in place of an older one; a folder that cannot be written only means
+    measuring again next time."""
+    save_result(description, calibration.to_dict(), folder=_FOLDER)
+
+
+def mark_stale(description: Mapping[str, Any]) -> None:
+    """Drop what is kept for `description`, as its costs have drifted: the next load measures."""
+    forget_result(description, folder=_FOLDER)
+
+
+def costs_for(
+    target: MeasuredModel,
+    draft: MeasuredModel | None = None,
+    *,
+    description: Mapping[str, Any],
+    plan: MeasurePlan = QUICK,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Return the calibration kept for `description`, or measure by `plan` and keep that.
+
+    One that the same plan made while the machine was disturbed is measured again.
+    """
+    kept = load(description)
+    if kept is not None and (kept.steady or kept.plan != plan.name):
+        return kept
+    calibration = measure(target, draft, plan=plan, progress=progress)
+    save(description, calibration)
+    return calibration
+
+
+def _describe(model: MeasuredModel, config: ModelConfig) -> dict[str, Any]:
+    facts = model.facts
+    return {
+        "file": file_identity(facts.path),
+        "backend": facts.backend,
+        "library": _library(facts),
+        "threads": facts.threads,
+        "cache_type": config.cache_type,
+        "batch_size": config.batch_size,
+        # a power of two: costs are measured at contexts that fit, and change little with the rest
+        "context_bucket": 1 << (model.context_size - 1).bit_length(),
+    }
+
+
+def _library(facts: ModelFacts) -> list[Any]:
+    """Return what tells one build of a library from another, of two with one version too."""
+    if facts.backend != "native":
+        return [facts.library]
+    from pilotfish.backends.native.library import library_identity  # only where it is installed
+
+    return [facts.library, *library_identity()]
