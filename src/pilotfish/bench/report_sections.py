@@ -191,7 +191,15 @@ def _drafts_section(summary: Mapping[str, Any]) -> Section:
         ]
         for name, mode in modes.items()
     ]
-    columns = ("mode", "passes", "tokens", "drafted", "accepted", "accepted + 1", "time drafting")
+    columns = (
+        "mode",
+        "passes",
+        "tokens",
+        "drafted",
+        "accepted",
+        "tokens per drafted round",
+        "time drafting",
+    )
     tables = [Table("Passes and drafts", columns, figures)]
     for caption, title, rows in (
         ("Drafts by drafter: accepted of drafted", "mode, drafter", _by_drafter(modes)),
@@ -199,9 +207,12 @@ def _drafts_section(summary: Mapping[str, Any]) -> Section:
     ):
         if rows:
             tables.append(Table(caption, (title, ""), rows))
-    errors = [f"{n}: {error}" for n, m in modes.items() for error in m.get("drafter_errors") or ()]
-    note = "Accepted + 1: tokens of a round with a draft, the target's own token included."
-    return Section("drafts", "Drafts", [note, *errors], tables=tables)
+    errors = [
+        f"{n}: the drafter failed: {error}"
+        for n, m in modes.items()
+        for error in m.get("drafter_errors") or ()
+    ]
+    return Section("drafts", "Drafts", errors, tables=tables)
 
 
 def _by_drafter(modes: Mapping[str, Any]) -> list[list[str]]:
