@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
 
+from pilotfish.accounting.costs import ModelSize, costs_from_records
 from pilotfish.accounting.metrics import accepted_per_position, reply_stats
 from pilotfish.bench.runner import PLAIN, BenchResult, Run
 from pilotfish.bench.statistics import (
@@ -22,8 +23,20 @@ from pilotfish.types import RoundRecord
 
 Cost = Callable[[Run], float]
 
+_RATES = ("tokens_per_second", "tokens_per_round", "acceptance_rate")
 
-def summarize(result: BenchResult, *, workload: str) -> dict[str, Any]:
+
+@dataclass(frozen=True, slots=True)
+class ModelSizes:
+    """The sizes of the loaded models, for what decoding costs; None is unknown or not there."""
+
+    target: ModelSize | None = None
+    draft: ModelSize | None = None
+
+
+def summarize(
+    result: BenchResult, *, workload: str, sizes: ModelSizes | None = None
+) -> dict[str, Any]:
     """Return what `pilotfish bench --json` says about the runs; `workload` is its name.
 
     Figures of a mode are over all its runs, or, where replies of the past were kept, over the
@@ -32,16 +45,20 @@ def summarize(result: BenchResult, *, workload: str) -> dict[str, Any]:
     decoding took beside both models. A mode's `rounds_spread` is of its speedup, that of plain
     decoding of tokens per second.
     """
-    settings = result.settings
+    settings, sizes = result.settings, sizes or ModelSizes()
     first = [run for run in result.runs if not run.repeated]
     repeated = [run for run in result.runs if run.repeated]
     return {
         "modes": {
             mode: mode_summary(result, mode, first)
-            | {"repeated": repeated_summary(mode, repeated) if settings.keep_store else None}
+            | {
+                "costs": costs(result, of_mode(first, mode), sizes_for(mode, sizes)),
+                "repeated": repeated_summary(mode, repeated) if settings.keep_store else None,
+            }
             for mode in result.modes
         },
-        "plain": plain_summary(first),
+        "plain": plain_summary(first)
+        | {"costs": costs(result, of_mode(first, PLAIN), sizes_for(PLAIN, sizes))},
         "prompts": [prompt_summary(result, index, first) for index in range(len(result.prompts))],
         "workload": {
             "name": workload,
@@ -90,11 +107,10 @@ def mode_summary(result: BenchResult, mode: str, runs: Sequence[Run]) -> dict[st
 def category_summary(own: Sequence[Run], plain: Sequence[Run]) -> dict[str, Any]:
     """Return the figures of one mode's runs in one category."""
     decoding = figures(own)
-    kept = ("tokens_per_second", "tokens_per_round", "acceptance_rate")
     return {
         "speedup": speedup_of(own, plain),
         "prompts": len({run.prompt_index for run in own}),
-        **{name: decoding[name] for name in kept},
+        **{name: decoding[name] for name in _RATES},
     }
 
 
@@ -102,11 +118,10 @@ def repeated_summary(mode: str, runs: Sequence[Run]) -> dict[str, Any]:
     """Return the figures of a mode's runs of prompts that it had answered before."""
     own = of_mode(runs, mode)
     decoding = figures(own)
-    kept = ("tokens_per_second", "tokens_per_round", "acceptance_rate")
     return {
         "runs": len(own),
         "speedup": speedup_of(own, of_mode(runs, PLAIN)),
-        **{name: decoding[name] for name in kept},
+        **{name: decoding[name] for name in _RATES},
     }
 
 
@@ -189,6 +204,24 @@ def draft_time_share(runs: Sequence[Run]) -> float | None:
     decode_seconds = sum(run.decode_seconds for run in runs)
     draft_seconds = sum(r.draft_seconds for r in records(runs))
     return draft_seconds / decode_seconds if decode_seconds > 0 else None
+
+
+def sizes_for(mode: str, sizes: ModelSizes) -> ModelSizes:
+    """Return the sizes of the models that a mode needs."""
+    drafter = mode.partition(":")[0]
+    return sizes if drafter in ("auto", "model") else replace(sizes, draft=None)
+
+
+def costs(result: BenchResult, runs: Sequence[Run], sizes: ModelSizes) -> dict[str, Any]:
+    """Return the three costs of the runs of one mode. Their latency has no speedup: ours is a
+    mean over prompts, not the ratio of two sums."""
+    prompt_tokens = {
+        run.records[0].request_id: result.num_prompt_tokens[run.prompt_index] for run in runs
+    }
+    found = costs_from_records(
+        records(runs), target=sizes.target, draft=sizes.draft, prompt_tokens=prompt_tokens
+    )
+    return found.to_dict()
 
 
 def by_drafter(runs: Sequence[Run]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from pilotfish.bench.runner import (
     parse_modes,
     run_benchmark,
 )
-from pilotfish.bench.summary import summarize
+from pilotfish.bench.summary import ModelSizes, summarize
 from pilotfish.bench.workload import OWN, OWN_CATEGORIES, Workload, load_workload
 from pilotfish.cli.arguments import as_number, naming_options, with_options
 from pilotfish.cli.console import page, print_json, print_notices, talk, waiting
@@ -178,7 +178,8 @@ def bench(
         with shown_progress() as progress:
             result = run_benchmark(engines, workload.prompts, settings, progress=progress)
         facts = engines[PLAIN].facts.models
-        summary = summarize(result, workload=workload.name)
+        sizes = model_sizes(config, pair)
+        summary = summarize(result, workload=workload.name, sizes=sizes)
         summary |= origin(context, config, pair, facts)
     finally:
         pair.close()
@@ -266,6 +267,17 @@ def origin(
             threads=pair.target.facts.threads,
         ),
     }
+
+
+def model_sizes(config: EngineConfig, pair: ModelPair) -> ModelSizes:
+    """Return the sizes of the loaded models, from the headers of their files."""
+    from pilotfish.cli.calc_inputs import model_size
+
+    draft = None
+    if config.draft is not None and pair.draft is not None:
+        is_small = pair.draft.facts.backend == "native"
+        draft = model_size(config.draft.reference, as_draft=is_small)
+    return ModelSizes(model_size(config.target.reference), draft)
 
 
 def model_facts(reference: str, facts: Mapping[str, Any]) -> dict[str, Any]:
