@@ -159,18 +159,29 @@ def make_prompt(name: str, category: str) -> dict[str, Any]:
 
 
 def make_calibration() -> dict[str, Any]:
-    """Return what `calibrate --json` prints, of one context."""
+    """Return what `calibrate --json` prints, of two contexts."""
     step = 0.0312
-    return {
+    near = {
         "curve_seconds": {width: step * ratio for width, ratio in RATIOS.items()},
+        "minimum_seconds": {width: 0.98 * step * ratio for width, ratio in RATIOS.items()},
         "ratio": RATIOS,
+        "free_width": 4,
+        "draft_curve_seconds": {"1": 0.25 * step, "4": 0.3 * step},
+    }
+    far_ratio = {width: 1 + 1.1 * (ratio - 1) for width, ratio in RATIOS.items()}
+    limits = {"2": 0.03, "3": 0.04, "4": 0.04, "6": 0.06, "8": 0.37, "12": 0.6, "16": 0.66}
+    return {
+        **{name: near[name] for name in ("curve_seconds", "ratio", "draft_curve_seconds")},
         "read_bandwidth_bytes_per_second": 3.9e10,
         "floor_seconds": 0.0264,
         "draft_cost_ratio": 0.25,
-        "draft_curve_seconds": {"1": 0.25 * step, "4": 0.3 * step},
         "overhead_seconds": 0.0002,
         "context": 256,
-        "contexts": {"256": {"curve_seconds": {"1": step}}},
+        "contexts": {"256": near, "2000": {**near, "ratio": far_ratio}},
+        "break_even": limits,
+        "break_even_draft_model": {**limits, "4": 0.51, "16": None},
         "sentence": "On this machine checking 4 tokens costs 1.1 single steps.",
-        "break_even": {"2": 0.04, "4": 0.11},
+        "plan": "quick",
+        "steady": True,
+        "machine": "A processor of 2 cores",
     }

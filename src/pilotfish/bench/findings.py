@@ -11,17 +11,16 @@ FELT_LOSS = 0.97
 
 LOSS, BELOW, UNSURE, FINE = "loses", "below 1, perhaps by chance", "a loss is not excluded", ""
 _ORDER = (LOSS, BELOW, UNSURE)
-# of the calibration, all that the report shows; the curves at every context stay out
+# of the calibration what the report shows
 _KEPT_OF_CALIBRATION = (
     "curve_seconds",
     "ratio",
-    "read_bandwidth_bytes_per_second",
+    "draft_curve_seconds",
     "floor_seconds",
-    "draft_cost_ratio",
-    "overhead_seconds",
     "context",
-    "sentence",
     "break_even",
+    "break_even_draft_model",
+    "sentence",
 )
 
 
@@ -153,7 +152,7 @@ def words(name: str) -> str:
 
 def compact(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary to keep: figures of four digits, of each prompt its speedups and failure,
-    of the calibration one curve."""
+    of the calibration the curves."""
     small: dict[str, Any] = _rounded(summary)
     small["prompts"] = [
         {key: prompt.get(key) for key in ("id", "category", "speedup", "error")}
@@ -161,9 +160,10 @@ def compact(summary: Mapping[str, Any]) -> dict[str, Any]:
     ]
     if small.get("calibration"):
         calibration = small["calibration"]
-        small["calibration"] = {
-            key: calibration[key] for key in _KEPT_OF_CALIBRATION if key in calibration
-        }
+        kept = {key: calibration[key] for key in _KEPT_OF_CALIBRATION if key in calibration}
+        contexts = calibration.get("contexts") or {}
+        kept["contexts"] = {length: {"ratio": one["ratio"]} for length, one in contexts.items()}
+        small["calibration"] = kept
     return small
 
 

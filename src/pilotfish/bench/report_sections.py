@@ -122,32 +122,45 @@ def _curve_section(summary: Mapping[str, Any]) -> Section | None:
     calibration = summary.get("calibration")
     if not calibration:
         return None
-    ratios = {int(width): ratio for width, ratio in calibration["ratio"].items()}
-    step = calibration["curve_seconds"]["1"]
-    floor = calibration.get("floor_seconds")
+    step, floor = calibration["curve_seconds"]["1"], calibration.get("floor_seconds")
+    contexts = calibration.get("contexts") or {str(calibration["context"]): calibration}
+    curves = {
+        f"{length} tokens before": _by_width(one["ratio"]) for length, one in contexts.items()
+    }
+    if draft := calibration.get("draft_curve_seconds"):
+        curves["draft model"] = {w: seconds / step for w, seconds in _by_width(draft).items()}
     chart = _drawn(
         lambda: charts.cost_curve_chart(
-            {"target": {1: 1.0} | ratios},
+            curves,
             title="What a pass over several tokens costs",
             floor=floor and floor / step,
         )
     )
-    paragraphs = [calibration["sentence"]] if calibration.get("sentence") else []
-    paragraphs.append(f"One step takes {1000 * step:.1f} ms after {calibration['context']} tokens.")
-    if floor:
-        paragraphs.append(f"Reading the weights once takes {1000 * floor:.1f} ms.")
-    if calibration.get("draft_cost_ratio"):
-        share = percent(calibration["draft_cost_ratio"])
-        paragraphs.append(f"A token of the draft model takes {share} of a step.")
-    break_even = {int(n): p for n, p in (calibration.get("break_even") or {}).items()}
-    rows = [
-        [str(width), f"{ratio:.2f}", percent(break_even.get(width))]
-        for width, ratio in sorted(ratios.items())
+    paragraphs = [
+        calibration.get("sentence") or "",
+        f"One step takes {1000 * step:.1f} ms after {calibration['context']} tokens.",
+        f"Reading the weights once takes {1000 * floor:.1f} ms." if floor else "",
     ]
-    columns = ("tokens in the pass", "cost in steps", "acceptance that pays for it")
-    return Section(
-        "curve", "Cost of a pass", paragraphs, chart, [Table("Cost of a pass", columns, rows)]
-    )
+    limits = {
+        "acceptance that pays": calibration.get("break_even"),
+        "with the draft model": calibration.get("break_even_draft_model"),
+    }
+    known = {title: _by_width(one) for title, one in limits.items() if one}
+    rows = [
+        [str(width), *(number(curve.get(width), 2) for curve in curves.values())]
+        + [_limit(one[width]) if width in one else DASH for one in known.values()]
+        for width in sorted(set().union(*curves.values()))
+    ]
+    table = Table("Cost of a pass in steps", ("tokens in the pass", *curves, *known), rows)
+    return Section("curve", "Cost of a pass", list(filter(None, paragraphs)), chart, [table])
+
+
+def _by_width(figures: Mapping[str, float | None]) -> dict[int, Any]:
+    return {int(width): figure for width, figure in figures.items()}
+
+
+def _limit(acceptance: float | None) -> str:
+    return "never" if acceptance is None else percent(acceptance)
 
 
 def _positions_section(summary: Mapping[str, Any]) -> Section | None:

@@ -169,8 +169,10 @@ def test_the_page_shows_losses_first_and_marks_them(page: Page) -> None:
         "12 of 12",  # same text
         "2.71x (2.40-3.02)",  # a category
         "1.12",  # the cost curve
-        "11 %",  # acceptance that pays
+        "51 %",  # acceptance that pays
+        "2000 tokens before",  # another context
         "84 %",  # a position
+        "never",  # a draft that cannot pay
         "871 of 1,320",  # a drafter
         "1.29 GB",  # memory
         "3.10 G",  # arithmetic
@@ -290,6 +292,14 @@ def test_the_compact_summary_finds_the_same_and_is_smaller() -> None:
     assert small["modes"]["model"]["total_speedup"]["geomean"] == 1.152
     assert small["memory"] == summary["memory"]
     assert Page(html_report(small)).problems == []
+
+
+def test_a_calibration_of_one_context_is_enough() -> None:
+    summary = make_summary()
+    del summary["calibration"]["contexts"], summary["calibration"]["draft_curve_seconds"]
+    texts = Page(html_report(compact(summary))).texts
+    assert "256 tokens before" in texts
+    assert "2000 tokens before" not in texts
 
 
 def test_costs_have_their_units_and_unknown_ones_are_left_out() -> None:
