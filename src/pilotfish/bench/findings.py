@@ -10,6 +10,8 @@ from typing import Any
 FELT_LOSS = 0.97
 
 LOSS, BELOW, UNSURE, FINE = "loses", "below 1, perhaps by chance", "a loss is not excluded", ""
+# a place of findings: the whole workload, reading included
+WITH_PROMPTS = "with the reading of prompts"
 _ORDER = (LOSS, BELOW, UNSURE)
 # of the calibration what the report shows
 _KEPT_OF_CALIBRATION = (
@@ -32,7 +34,7 @@ Speedup = Mapping[str, Any]
 class Finding:
     """A mode that was slower than plain decoding, or may have been, and where.
 
-    where    a category, or "" for the whole workload
+    where    a category, "" for the whole workload, or WITH_PROMPTS
     grade    LOSS, BELOW or UNSURE
     """
 
@@ -43,7 +45,9 @@ class Finding:
 
     def sentence(self) -> str:
         """Return the finding as a sentence."""
-        where = f"on {words(self.where)}" if self.where else "over all prompts"
+        where = {"": "over all prompts", WITH_PROMPTS: WITH_PROMPTS}.get(
+            self.where, f"on {words(self.where)}"
+        )
         figure = speedup_text(self.speedup)
         if self.grade == LOSS:
             return f"{self.mode} loses {where}: {figure}."
@@ -64,6 +68,10 @@ def _graded(summary: Mapping[str, Any]) -> Iterator[Finding]:
         for where, figures in places.items():
             if figures["speedup"] is not None:
                 yield Finding(name, where, figures["speedup"], grade(figures["speedup"]))
+        total = mode["total_speedup"]
+        # reading takes its time with and without drafts, so a doubt here says nothing new
+        if total is not None and grade(total) in (LOSS, BELOW):
+            yield Finding(name, WITH_PROMPTS, total, grade(total))
 
 
 def grade(speedup: Speedup) -> str:

@@ -117,6 +117,14 @@ def test_an_overall_loss_is_no_gain() -> None:
     assert not any(one.startswith("model over all") for one in sentences)
 
 
+def test_a_gain_that_the_reading_of_prompts_takes_back_is_a_loss() -> None:
+    summary = make_summary()
+    summary["modes"]["auto"]["total_speedup"] = interval(0.96, 0.92, 0.99)
+    sentences = headline(summary)
+    assert "auto loses with the reading of prompts: 0.96x (0.92-0.99)." in sentences[:2]
+    assert not any("lost nothing" in one for one in sentences)
+
+
 def test_what_was_not_measured_is_neither_loss_nor_gain() -> None:
     summary = make_summary()
     for mode in summary["modes"].values():
