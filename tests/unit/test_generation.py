@@ -301,9 +301,10 @@ def test_a_reply_is_the_documented_json() -> None:
         "rounds", "drafted", "accepted", "emitted", "tokens_per_round", "acceptance_rate",
         "accepted_per_position", "prefill_seconds", "decode_seconds", "draft_seconds",
         "target_seconds", "overhead_seconds", "draft_prefill_seconds", "tokens_per_second",
-        "by_drafter", "speculation",
+        "by_drafter", "speculation", "tried_per_position", "costs",
     }  # fmt: skip
     assert document["stats"]["by_drafter"]["model"].keys() == {"rounds", "drafted", "accepted"}
+    assert document["stats"]["costs"].keys() == {"latency", "compute", "serving"}
     assert document["stats"]["speculation"].keys() == {"on", "reason"}
     entry = document["logprobs"][0]
     assert entry.keys() == {"token_id", "logprob", "top"}

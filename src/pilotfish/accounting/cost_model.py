@@ -8,12 +8,12 @@ pass of w rows takes; D what a draft token takes; R tokens a second.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 from typing import TypeAlias
 
-from pilotfish.accounting.cost_curve import CostCurve
+from pilotfish.accounting.cost_curve import CostCurve, PairCosts
 
 # one probability for every position, or one a position: the last then holds for all further ones
 Acceptance: TypeAlias = float | Sequence[float]
@@ -39,6 +39,18 @@ class RoundCosts:
     overhead_seconds: float = 0.0
     context: int = 0
 
+    @classmethod
+    def of_pair(cls, costs: PairCosts, *, by_model: bool, context: int = 0) -> RoundCosts:
+        """Return what rounds of a calibrated pair take, drafts from its model or from text.
+
+        The engine's own work, which plain rounds have too, goes with every pass.
+        """
+        draft_seconds = 0.0
+        if by_model and costs.draft is not None:
+            draft_seconds = costs.draft.at(1, context) + costs.draft_overhead_seconds
+        curve = with_overhead(costs.target, costs.overhead_seconds)
+        return cls(curve=curve, draft_seconds=draft_seconds, context=context)
+
     @property
     def step_seconds(self) -> float:
         """Return T(1), what plain decoding takes for a token."""
@@ -51,6 +63,12 @@ class RoundCosts:
         drafting = self.catch_up_seconds + num_draft_tokens * self.draft_seconds
         target = self.curve.at(num_draft_tokens + 1, self.context)
         return target + drafting + self.overhead_seconds
+
+
+def with_overhead(curve: CostCurve, seconds: float) -> CostCurve:
+    """Return the curve of passes that each take `seconds` longer."""
+    rows = tuple(tuple(value + seconds for value in row) for row in curve.seconds)
+    return replace(curve, seconds=rows)
 
 
 def survival(acceptance: Acceptance, num_draft_tokens: int) -> list[float]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pilotfish.accounting.costs import Costs, ModelSize, costs_from_records
 from pilotfish.types import RoundRecord
 
 
@@ -24,6 +25,27 @@ def accepted_per_position(rounds: Sequence[RoundRecord]) -> list[int]:
     """Return in how many rounds draft position 1, 2, ... was accepted, up to the longest draft."""
     longest = max((r.num_drafted for r in rounds), default=0)
     return [sum(r.num_accepted > position for r in rounds) for position in range(longest)]
+
+
+def tried_per_position(rounds: Sequence[RoundRecord]) -> list[int]:
+    """Return in how many rounds draft position 1, 2, ... was tried, up to the longest draft.
+
+    Tried is what was accepted, and the one position after it that was not; tokens behind a
+    rejection, or behind the end of the reply, never were.
+    """
+    longest = max((r.num_drafted for r in rounds), default=0)
+    # a reply that ends with a draft token ends the round before the next position is tried
+    num_tried = [
+        min(r.num_drafted, r.num_accepted + (r.num_emitted > r.num_accepted)) for r in rounds
+    ]
+    return [sum(number > position for number in num_tried) for position in range(longest)]
+
+
+def acceptance_probabilities(rounds: Sequence[RoundRecord]) -> list[float | None]:
+    """Return how often draft position 1, 2, ... was accepted where it was tried; None where it
+    never was. This is the acceptance by position of the closed forms."""
+    pairs = zip(accepted_per_position(rounds), tried_per_position(rounds), strict=True)
+    return [accepted / tried if tried else None for accepted, tried in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +72,7 @@ class ReplyStats:
     tokens_per_round: float | None
     acceptance_rate: float | None
     accepted_per_position: list[int]
+    tried_per_position: list[int]
     prefill_seconds: float
     draft_prefill_seconds: float
     decode_seconds: float
@@ -58,6 +81,7 @@ class ReplyStats:
     overhead_seconds: float
     tokens_per_second: float | None
     by_drafter: dict[str, DrafterStats]
+    costs: Costs
     speculation: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,8 +95,15 @@ def reply_stats(
     prefill_seconds: float,
     draft_prefill_seconds: float = 0.0,
     speculation: dict[str, Any],
+    prompt_tokens: int = 0,
+    target: ModelSize | None = None,
+    draft: ModelSize | None = None,
 ) -> ReplyStats:
-    """Return the figures of one reply from its records and the time its prompt took."""
+    """Return the figures of one reply from its records and the time its prompt took.
+
+    `prompt_tokens` and the sizes of the models are for the costs, which without sizes are times
+    and counts only.
+    """
     emitted = sum(r.num_emitted for r in rounds)
     decode_seconds = sum(r.round_seconds for r in rounds)
     draft_seconds = sum(r.draft_seconds for r in rounds)
@@ -85,6 +116,7 @@ def reply_stats(
         tokens_per_round=tokens_per_round(rounds),
         acceptance_rate=acceptance_rate(rounds),
         accepted_per_position=accepted_per_position(rounds),
+        tried_per_position=tried_per_position(rounds),
         prefill_seconds=prefill_seconds,
         draft_prefill_seconds=draft_prefill_seconds,
         decode_seconds=decode_seconds,
@@ -93,6 +125,7 @@ def reply_stats(
         overhead_seconds=decode_seconds - draft_seconds - target_seconds,
         tokens_per_second=emitted / decode_seconds if decode_seconds > 0 else None,
         by_drafter=_by_drafter(rounds),
+        costs=costs_from_records(rounds, target=target, draft=draft, prompt_tokens=prompt_tokens),
         speculation=speculation,
     )
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from pilotfish import __version__
-from pilotfish.cli import bench, chat, generate, models
+from pilotfish.cli import bench, calc, chat, generate, models
 from pilotfish.cli.console import print_error
 from pilotfish.errors import PilotfishError
 
@@ -26,6 +26,7 @@ app = typer.Typer(add_completion=False)
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("bench")(bench.bench)
+app.command("calc")(calc.calc)
 app.add_typer(models.app, name="models")
 
 
@@ -137,8 +138,13 @@ def _lowered(message: str) -> str:
 
 
 def _help_hint(arguments: Sequence[str]) -> str:
-    names = [name for name in ("generate", "chat", "models") if name in arguments[:1]]
+    names = [name for name in command_names() if name in arguments[:1]]
     return f"{' '.join(['pilotfish', *names])} --help shows what is allowed"
+
+
+def command_names() -> list[str]:
+    """Return the commands of the program."""
+    return list(typer.main.get_group(app).commands)
 
 
 def _write_every_character() -> None:

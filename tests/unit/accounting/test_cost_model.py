@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotfish.accounting.cost_curve import CostCurve
+from pilotfish.accounting.cost_curve import CostCurve, PairCosts
 from pilotfish.accounting.cost_model import (
     RoundCosts,
     best_length,
@@ -172,6 +172,22 @@ def test_what_a_pass_costs_is_read_at_the_context() -> None:
     curve = CostCurve(widths=(1, 4), contexts=(0, 100), seconds=((1.0, 1.0), (2.0, 4.0)))
     assert RoundCosts(curve=curve, context=100).round_seconds(3) == 4.0
     assert RoundCosts(curve=curve, context=50).round_seconds(0) == 1.5
+
+
+def test_rounds_of_a_calibrated_pair() -> None:
+    curve = CostCurve.from_ratios({1: 1.0, 4: 1.3}, step_seconds=2.0)
+    pair = PairCosts(
+        target=curve,
+        draft=CostCurve.flat(0.4),
+        overhead_seconds=0.5,
+        draft_overhead_seconds=0.1,
+    )
+    from_text = RoundCosts.of_pair(pair, by_model=False)
+    by_model = RoundCosts.of_pair(pair, by_model=True)
+    # plain rounds have the engine's own work too
+    assert from_text.step_seconds == by_model.step_seconds == pytest.approx(2.5)
+    assert from_text.round_seconds(3) == pytest.approx(2.6 + 0.5)
+    assert by_model.round_seconds(3) == pytest.approx(2.6 + 0.5 + 3 * 0.5)
 
 
 @given(st.lists(probabilities, min_size=1, max_size=6), cost_ratios)

@@ -8,14 +8,15 @@ import sys
 import pytest
 
 import pilotfish
+from pilotfish.cli import command_names
 from pilotfish.cli.console import OriginSpans, SideBySide, one_line, page
 from pilotfish.generation import Piece
 from pilotfish.types import EmittedToken
 
 from .conftest import Run
 
-COMMANDS = [(), ("generate",), ("chat",), ("models",), ("models", "list"), ("models", "pull")]
-COMMANDS += [("models", "info")]
+COMMANDS = [(), *((name,) for name in command_names())]
+COMMANDS += [("models", name) for name in ("list", "pull", "info")]
 
 OPTIONS = (
     "--target --draft --drafter --num-speculative-tokens --verify --strict --backend "
@@ -42,6 +43,12 @@ def test_help_fits_80_columns_without_colour(run: Run, command: tuple[str, ...])
 
 def test_no_arguments_print_the_help(run: Run) -> None:
     assert run().out == run("--help").out
+
+
+def test_a_bad_value_points_to_the_help_of_its_command(run: Run) -> None:
+    for name in command_names():
+        outcome = run(name, "--no-such-option")
+        assert f"pilotfish {name} --help" in outcome.err.splitlines()[1]
 
 
 def test_help_names_every_shared_option(run: Run) -> None:
