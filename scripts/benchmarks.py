@@ -22,6 +22,7 @@ from pilotfish.bench.findings import (
     described,
     findings,
     grade,
+    prompts_below,
     speedup_text,
     words,
     worst_prompt,
@@ -123,12 +124,6 @@ def losses(summaries: Mapping[str, Summary]) -> Iterator[str]:
             counts = ", ".join(f"`{mode}` {count}" for mode, count in below.items())
             of = len(summary["prompts"])
             yield f"- single prompts below 1, {title(name)}, of {of}: {counts}."
-
-
-def prompts_below(summary: Summary, mode: str) -> int:
-    """Return how many prompts took longer than plain decoding."""
-    speedups = [(prompt["speedup"] or {}).get(mode) for prompt in summary["prompts"]]
-    return sum(one is not None and one < 1 for one in speedups)
 
 
 def section(name: str, summary: Summary) -> Iterator[str]:

@@ -86,12 +86,36 @@ def grade(speedup: Speedup) -> str:
 
 
 def headline(summary: Mapping[str, Any]) -> list[str]:
-    """Return what was found in sentences: losses, other text, failures, then gains."""
+    """Return what was found in sentences: losses, slower prompts, other text, failures, gains."""
     found = findings(summary)
     sentences = [one.sentence() for one in found]
-    spared = [name for name in summary["modes"] if name not in {one.mode for one in found}]
+    lossy = {one.mode for one in found}
+    spared = [
+        name
+        for name, mode in summary["modes"].items()
+        if name not in lossy and mode["speedup"] is not None
+    ]
     sentences += [f"{name} lost nothing: no category is below plain decoding." for name in spared]
-    return [*sentences, *_other_text(summary), *_failures(summary), *_gains(summary)]
+    return [
+        *sentences,
+        *_slower_prompts(summary),
+        *_other_text(summary),
+        *_failures(summary),
+        *_gains(summary),
+    ]
+
+
+def _slower_prompts(summary: Mapping[str, Any]) -> Iterator[str]:
+    for name in summary["modes"]:
+        count = prompts_below(summary, name)
+        if count:
+            yield f"{name} was slower on {count} of {len(summary['prompts'])} single prompts."
+
+
+def prompts_below(summary: Mapping[str, Any], mode: str) -> int:
+    """Return how many prompts took longer than with plain decoding."""
+    speedups = [(prompt.get("speedup") or {}).get(mode) for prompt in summary["prompts"]]
+    return sum(one is not None and one < 1 for one in speedups)
 
 
 def _other_text(summary: Mapping[str, Any]) -> Iterator[str]:
