@@ -3,7 +3,8 @@
 A machine is never quiet, and its memory may be twice as fast a second later. So everything that is
 compared takes turns within a round: widths, contexts, models and the reading of memory. A curve
 holds medians over the quieter half of the rounds: whole rounds are left out, never single turns, so
-that all widths were timed in the same conditions. While those rounds disagree, more are added.
+that all widths were timed in the same conditions. While those rounds disagree, more are added; if
+they still do then, half of them were disturbed, medians say little, and the curve holds minima.
 """
 
 from __future__ import annotations
@@ -146,14 +147,15 @@ def measure(
     try:
         run.open(models)
         run.take_turns()
-        medians = [run.curve(model, run.quieter_median) for model in models]
+        steady = run.is_steady()
         minima = [run.curve(model, min) for model in models]
+        curves = [run.curve(model, run.quieter_median) for model in models] if steady else minima
     finally:
         run.close()
     return Calibration(
         costs=PairCosts(
-            target=medians[0],
-            draft=None if draft is None else medians[1],
+            target=curves[0],
+            draft=None if draft is None else curves[1],
             overhead_seconds=overhead_seconds,
             draft_overhead_seconds=draft_overhead_seconds,
         ),
@@ -162,7 +164,7 @@ def measure(
         reading=run.reading(target),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         rounds=run.rounds_taken,
-        steady=run.is_steady(),
+        steady=steady,
         plan=plan.name,
         machine=machine_of(target),
     )
@@ -317,7 +319,8 @@ class _Run:
         """Return how fast memory was read between the passes; None for a target without weights."""
         if not self._bandwidths:
             return None
-        bandwidth = self.quieter_median(self._bandwidths[1:])  # the first warmed up
+        readings = self._bandwidths[1:]  # the first warmed up
+        bandwidth = self.quieter_median(readings) if self.is_steady() else max(readings)
         return Reading(bandwidth_bytes_per_second=bandwidth, step_bytes=step_bytes_of(target))
 
     def quieter_median(self, values: Sequence[float]) -> float:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pilotfish.accounting.cost_curve import CostCurve, PairCosts
+from pilotfish.accounting.cost_model import RoundCosts, break_even_acceptance
 from pilotfish.calibration.bandwidth import Reading
 
 # a pass is called free while it costs at most this much more than a single step
 _FREE_SHARE = 0.1
-_BISECTIONS = 40
 _SENTENCE_WIDTH = 4
 
 
@@ -19,12 +19,12 @@ _SENTENCE_WIDTH = 4
 class Calibration:
     """The costs of a pair as measured on one machine.
 
-    costs         medians over the quieter rounds
+    costs         medians over the quieter rounds, or minima where these disagree
     minima        the target's best passes, draft_minima the draft's: what a quiet machine can do
     reading       how fast memory is read; None for a model without weights
     measured_at   date and time, UTC
     rounds        timed passes of each width
-    steady        whether the quieter rounds agreed; if not, something else used the machine
+    steady        whether the quieter rounds agree; if not, something else used the machine
     """
 
     costs: PairCosts
@@ -161,31 +161,11 @@ class Calibration:
 
 
 def break_even(costs: PairCosts, width: int, *, by_model: bool = False) -> float | None:
-    """Return the acceptance probability from which drafting width - 1 tokens pays, or None where
-    even certain acceptance does not.
-
-    It is the a with (1 + a + ... + a**g) (T(1) + O) = T(g + 1) + g D + O, for g drafts that each
-    stand with probability a once those before do: tokens of a round against the time of as many
-    plain rounds. D is what a token of the draft model costs, 0 for drafts from text, and O the
-    engine's own time. At the shortest measured context.
-    """
-    context, number = costs.target.contexts[0], width - 1
-    drafting = 0.0
-    if by_model and costs.draft is not None:
-        drafting = costs.draft.at(1, context) + costs.draft_overhead_seconds
-    plain_round = costs.target.at(1, context) + costs.overhead_seconds
-    drafted_round = costs.target.at(width, context) + number * drafting + costs.overhead_seconds
-    needed = drafted_round / plain_round
-    low, high = 0.0, 1.0
-    if needed > width:
-        return None
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        if sum(middle**i for i in range(width)) < needed:
-            low = middle
-        else:
-            high = middle
-    return high if needed > 1 else 0.0
+    """Return the acceptance from which passes of `width` pay, drafts from text or by the model, at
+    the shortest measured context; None where even certain acceptance does not."""
+    context = costs.target.contexts[0]
+    rounds = RoundCosts.of_pair(costs, by_model=by_model, context=context)
+    return break_even_acceptance(width - 1, rounds)
 
 
 def _must_be_accepted(what: str, chance: float | None) -> str:

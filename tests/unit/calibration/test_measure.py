@@ -147,6 +147,7 @@ def test_rounds_are_added_while_they_disagree_and_no_more_than_as_many_again() -
 
     found = measure(model(clock, uneven), plan=PLAN, clock=clock)
     assert (found.rounds, found.steady) == (2 * PLAN.rounds, False)
+    assert found.costs.target == found.minima, "medians of disturbed rounds say little"
 
 
 def test_contexts_are_measured_in_the_same_rounds() -> None:
