@@ -166,11 +166,13 @@ def model_size(reference: str, *, as_draft: bool = False) -> ModelSize:
     info = model_info(reference)
     small = (as_draft and info["as_draft"]) or {}
     vocabulary = small.get("head_size", info["vocabulary"])
-    unread_weights = (info["vocabulary"] - vocabulary) * (info["width"] or 0)
+    # of an embedding beside the head a pass reads rows; it multiplies with none
+    is_tied = info["weight_bytes"] == info["step_bytes"]
+    unused_rows = info["vocabulary"] - vocabulary + (0 if is_tied else info["vocabulary"])
     # a cache of two-byte numbers: keys and values of the heads for keys and values
     queries = (info["heads"] or 0) / (info["kv_heads"] or 1)
     return ModelSize(
-        parameters=info["parameters"] - unread_weights,
+        parameters=info["parameters"] - unused_rows * (info["width"] or 0),
         weight_bytes=small.get("weight_bytes", info["weight_bytes"]),
         step_bytes=small.get("step_bytes", info["step_bytes"]),
         cache_bytes_per_token=info["cache_bytes_per_token"],
