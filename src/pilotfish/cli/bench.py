@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +31,7 @@ from pilotfish.cli.arguments import as_number, naming_options, with_options
 from pilotfish.cli.console import page, print_json, print_notices, talk, waiting
 from pilotfish.cli.options import EngineOptions
 from pilotfish.config import EngineConfig, Request
-from pilotfish.errors import ConfigError, MissingExtra
+from pilotfish.errors import ConfigError
 from pilotfish.types import SamplingSettings
 
 if TYPE_CHECKING:
@@ -136,11 +135,17 @@ class ReportOptions:
     def check(self) -> None:
         """Raise, before anything is measured, if a file could not be written."""
         for option, name in (("--output", self.output), ("--html", self.html)):
-            folder = None if name is None else Path(name).absolute().parent
-            if folder is not None and not folder.is_dir():
-                raise ConfigError(f"{option}: there is no folder {folder}")
-        if self.html is not None and find_spec("matplotlib") is None:
-            raise MissingExtra("bench", needed_for="--html")
+            if name is None:
+                continue
+            path = Path(name).absolute()
+            if path.is_dir():
+                raise ConfigError(f"{option} {name} is a folder", hint="name a file")
+            if not path.parent.is_dir():
+                raise ConfigError(f"{option}: there is no folder {path.parent}")
+        if self.html is not None:
+            from pilotfish.bench.charts import require_charts
+
+            require_charts()
 
     def write(self, summary: Mapping[str, Any]) -> None:
         """Write the files that were asked for."""
@@ -174,7 +179,8 @@ def bench(
         pair = build.load_pair(config)
     try:
         print_notices(pair.notices)
-        engines = mode_engines(pair, modes, config.speculation)
+        with waiting("measuring what passes cost"):
+            engines = mode_engines(pair, modes, config.speculation)
         with shown_progress() as progress:
             result = run_benchmark(engines, workload.prompts, settings, progress=progress)
         facts = engines[PLAIN].facts.models
@@ -308,8 +314,9 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     workload = summary["workload"]
     sampling = f"temperature {workload['temperature']:g}" if workload["temperature"] else "greedy"
     console.print(
-        f"\n{workload['prompts']} prompts, {workload['rounds']} rounds, {sampling}, "
-        f"{workload['max_tokens']} tokens at most. Speedup of decoding, 95 % interval over prompts."
+        f"\n{_counted(workload['prompts'], 'prompt')}, {_counted(workload['rounds'], 'round')}, "
+        f"{sampling}, {workload['max_tokens']} tokens at most.\n"
+        "Speedup of decoding, with the 95 % interval over prompts.\n"
     )
     console.print(summary_table(summary))
     for name, mode in summary["modes"].items():
@@ -369,3 +376,7 @@ def speedup_cell(speedup: Mapping[str, float | None] | None) -> str:
 
 def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

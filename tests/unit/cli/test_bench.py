@@ -14,10 +14,10 @@ import pytest
 
 from pilotfish import build, models
 from pilotfish.accounting.costs import ModelSize
-from pilotfish.cli import bench, calc_inputs
+from pilotfish.cli import calc_inputs
 from pilotfish.cli.bench import speedup_cell
 from pilotfish.config import EngineConfig, SpeculationConfig
-from pilotfish.generation import TextEngine
+from pilotfish.generation import Facts, TextEngine
 
 from .conftest import Run, ScriptedProgram
 
@@ -71,7 +71,7 @@ def loads(program: ScriptedProgram, monkeypatch: pytest.MonkeyPatch) -> Loads:
         if pair.config.draft is not None:
             facts["draft"] = {"path": DRAFT, "parameters": 3}
         return TextEngine(
-            engine.engine, engine.tokenizer, facts=build.Facts(models=facts), close=pair.close
+            engine.engine, engine.tokenizer, facts=Facts(models=facts), close=pair.close
         )
 
     def model_size(reference: str, *, as_draft: bool = False) -> ModelSize:
@@ -249,6 +249,7 @@ BAD = {
     ("--drafter", "suffix"): "--drafter has no meaning in bench",
     ("--num-speculative-tokens", "3"): "--num-speculative-tokens has no meaning in bench",
     ("--output", "/no/such/folder/out.json"): "--output: there is no folder /no/such/folder",
+    ("--output", "."): "--output . is a folder",
     ("--html", "/no/such/folder/out.html"): "--html: there is no folder /no/such/folder",
     ("--target", "smollm2-135"): "smollm2-135",
 }
@@ -265,9 +266,9 @@ def test_bad_input_is_one_line_with_a_hint_and_nothing_is_loaded(
 def test_a_report_needs_its_library_before_anything_is_measured(
     run: Run, loads: Loads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     outcome = run("bench", "--modes", "suffix", "--html", str(tmp_path / "out.html"))
-    outcome.is_one_error("'bench'", "--html")
+    outcome.is_one_error("'bench'", "charts")
     assert not loads.pairs
 
 
