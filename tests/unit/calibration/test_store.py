@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from pilotfish.backends.facts import ModelFacts
-from pilotfish.backends.scripted import ScriptedModel, random_logits
 from pilotfish.calibration import (
     FULL,
     QUICK,
@@ -24,25 +22,7 @@ from pilotfish.calibration import (
     save,
 )
 from pilotfish.config import EngineConfig, ModelConfig, SpeculationConfig
-
-
-class FileModel(ScriptedModel):
-    """A scripted model that says it came from a file."""
-
-    def __init__(self, path: Path, *, context_size: int = 512, **facts: Any) -> None:
-        super().__init__(random_logits(8), vocab_size=8, context_size=context_size)
-        values: dict[str, Any] = dict.fromkeys(
-            ("parameters", "file_bytes", "weight_bytes", "vocabulary", "padded_vocabulary"), 1
-        )
-        values |= {"trained_context": 512, "context_size": context_size, "memory_bytes": 1}
-        values |= {"description": "", "architecture": "llama", "metadata": {}, "step_bytes": 1000}
-        values |= {"backend": "llama", "library": "version 1", "threads": 2, "path": path}
-        self.facts = ModelFacts(**(values | facts))
-        self.readings = 0
-
-    def read_weights(self) -> tuple[float, int]:
-        self.readings += 1
-        return 0.5, self.facts.step_bytes
+from support.file_model import FileModel
 
 
 @pytest.fixture(autouse=True)
