@@ -244,6 +244,7 @@ def calc(
     options = {**serving.values(), "in_seconds": given.in_seconds}
     document = {
         **_findings(chances, costs, length=length, best=best, longest=longest),
+        "round_cost_unit": "seconds" if given.in_seconds else "steps",
         "costs": side_by_side(
             plain=predicted_costs(chances, 0, costs, **options),
             speculative=predicted_costs(chances, length, costs, **options),

@@ -116,6 +116,17 @@ def test_seconds_and_money(run: Run) -> None:
     assert "ms a round" in run("calc", *EXAMPLE, "--step-seconds", "0.03").out
 
 
+def test_every_length_has_its_row_and_its_unit(run: Run) -> None:
+    for options, unit, step in (((), "steps", 1.0), (("--step-seconds", "0.5"), "seconds", 0.5)):
+        found = calc(run, *EXAMPLE, *options)
+        assert found["round_cost_unit"] == unit
+        assert [one["draft_length"] for one in found["lengths"]] == list(range(12))
+        for one in found["lengths"]:
+            assert one["round_cost"] == pytest.approx(step * (1 + 0.05 * one["draft_length"]))
+            gain = one["tokens_per_round"] / one["round_cost"] * step
+            assert one["speedup"] == pytest.approx(gain)
+
+
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_tiny(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
