@@ -47,7 +47,7 @@ def source_tree(tmp_path: Path) -> Path:
 
 
 def test_a_measurement_says_all_about_its_origin() -> None:
-    words = ["pilotfish", "bench", "--target", "/home/ada/my model.gguf", "--output=~/out.json"]
+    words = ["pilotfish", "bench", "--target", "/models/my model.gguf", "--output=~/out.json"]
     found = provenance(words, **FACTS)
     assert found["command"] == "pilotfish bench --target 'my model.gguf' --output=out.json"
     assert {name: found[name] for name in FACTS} == FACTS
@@ -62,7 +62,7 @@ def test_a_measurement_says_all_about_its_origin() -> None:
     [
         ("/models/a.gguf", "a.gguf"),
         ("~/a.gguf", "a.gguf"),
-        ("--html=/tmp/x/report.html", "--html=report.html"),
+        ("--html=/reports/mine/report.html", "--html=report.html"),
         ("models/a.gguf", "models/a.gguf"),
         ("org/repo:file.gguf", "org/repo:file.gguf"),
         ("--rounds", "--rounds"),
