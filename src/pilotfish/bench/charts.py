@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours: apart for colour-blind readers, and visible on white and on black
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A8A8A")
+_COLOURS = ("#1478BE", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8A8A8A")
+# what is written on bars of these colours
+_ON_COLOURS = ("white", "black", "white", "white", "black", "black", "black")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 # a colour nobody draws with: stands for that of the page's text until the SVG is written
 _TEXT_COLOUR = "#010203"
@@ -119,12 +121,13 @@ def stacked_bars(bars: Mapping[str, Mapping[str, float]], *, title: str, x_label
         starts = [0.0] * len(bars)
         for index, part in enumerate(parts):
             sizes = [bar.get(part, 0.0) for bar in bars.values()]
+            on_colour = _ON_COLOURS[index % len(_ON_COLOURS)]
             axes.barh(list(bars), sizes, 0.7, left=starts, color=_colour(index), label=part)
             for place, (bar, size) in enumerate(zip(bars.values(), sizes, strict=True)):
                 if size > 0.06 * longest:
                     share = f"{100 * size / sum(bar.values()):.0f} %"
                     middle = starts[place] + size / 2
-                    axes.text(middle, place, share, ha="center", va="center", color="white")
+                    axes.text(middle, place, share, ha="center", va="center", color=on_colour)
                 starts[place] += size
         axes.invert_yaxis()  # the first on top
         _legend(figure, len(parts))
@@ -215,8 +218,11 @@ def _draw_lines(axes: Axes, series: Mapping[str, Sequence[tuple[float, float]]])
             markersize=4,
             label=name,
         )
-    if all(y >= 0 for points in series.values() for _, y in points):
+    points_of_all = [point for points in series.values() for point in points]
+    if all(y >= 0 for _, y in points_of_all):
         axes.set_ylim(bottom=0)
+    # half a draft position is none
+    axes.locator_params(axis="x", integer=all(x == int(x) for x, _ in points_of_all))
 
 
 def _axes(figure: Figure, *, title: str, x_label: str, y_label: str, grid: str = "y") -> Axes:
