@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pilotfish.accounting.decisions import speculation_dict
 from pilotfish.accounting.metrics import ReplyStats, reply_stats
 from pilotfish.config import Request, RequestOptions
 from pilotfish.engine.engine import Engine
@@ -248,9 +249,12 @@ class TextEngine:
 
     def make_reply(self, session: Session, text: ReplyText) -> Reply:
         """Return the reply of a session that has ended."""
-        speculation = {"on": self.facts.speculation_on, "reason": self.facts.speculation_reason}
-        if session.drafting_error is not None:
-            speculation = {"on": False, "reason": f"the drafter failed: {session.drafting_error}"}
+        speculation = speculation_dict(
+            session.records,
+            on=self.facts.speculation_on,
+            reason=self.facts.speculation_reason,
+            error=session.drafting_error,
+        )
         return Reply(
             text=text.text,
             tokens=tuple(session.emitted),

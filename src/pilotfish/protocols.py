@@ -59,6 +59,32 @@ class Drafter(Protocol):
         """Drop what is kept for a request that ended."""
 
 
+class StopRule(Protocol):
+    """Decides, while a draft model drafts for one request, how far it goes.
+
+    `chances` holds the largest probability of each row of the draft so far: functions of the
+    prefix alone, so that no drawn token is ever dropped for what it is.
+    """
+
+    def keeps(self, chances: Sequence[float]) -> bool:
+        """Return whether the token of the newest row is worth a row of the target's pass."""
+
+    def goes_on(self, chances: Sequence[float]) -> bool:
+        """Return whether one more pass of the draft model is worth its time."""
+
+
+class GuidedDrafter(Drafter, Protocol):
+    """A drafter that pays for every token, and takes advice."""
+
+    def num_unread(self, view: SessionView) -> int:
+        """Return how many tokens of the request it has to read before it can draft."""
+
+    def propose_guided(
+        self, views: Sequence[SessionView], budgets: Sequence[int], rules: Sequence[StopRule]
+    ) -> list[Proposal]:
+        """Return one proposal per view, as long as its budget and its rule say."""
+
+
 class Controller(Protocol):
     """Decides how many tokens each session is worth drafting."""
 

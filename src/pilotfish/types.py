@@ -244,6 +244,7 @@ class SessionView:
     round_index: int
     end_ids: frozenset[int]
     needs_laws: bool = False
+    num_tokens_left: int = 1 << 30
 
     @property
     def num_output_tokens(self) -> int:

@@ -56,7 +56,11 @@ SHARED_BY_BACKENDS = {
 APART = {
     "drafters": {"suffix": {"suffix_automaton"}},
     "backends": {"llama": SHARED_BY_BACKENDS, "native": SHARED_BY_BACKENDS},
-    "control": {},
+    "control": {
+        "cost_aware": {"choice", "live_costs", "model_rule", "request_state"},
+        "model_rule": {"choice", "reliability"},
+        "request_state": {"guard", "reliability"},
+    },
 }
 ONLY_ERRORS = ROOT / "backends" / "vocabulary.py"
 

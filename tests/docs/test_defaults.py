@@ -13,10 +13,12 @@ import pytest
 import pilotfish
 from pilotfish import backends, control, drafters, errors
 from pilotfish.accounting import metrics
+from pilotfish.accounting.cost_curve import CostCurve, PairCosts
 from pilotfish.backends import scripted
 from pilotfish.backends.llama import LlamaModel
 from pilotfish.backends.native import NativeModel
 from pilotfish.backends.scripted import ScriptedModel, ScriptedTokenizer, random_logits
+from pilotfish.control.cost_aware import CostAwareController
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.hybrid import HybridDrafter
 from pilotfish.drafters.model import ModelDrafter
@@ -124,6 +126,10 @@ PARTS: dict[str, tuple[Callable[[Path], Any], Callable[[Any], None]]] = {
     "ModelDrafter": (lambda path: ModelDrafter(scripted_model(), vocab_size=8), drafter_uses),
     "HybridDrafter": (lambda path: HybridDrafter([SuffixDrafter()]), drafter_uses),
     "FixedController": (lambda path: FixedController(4), controller_uses),
+    "CostAwareController": (
+        lambda path: CostAwareController(PairCosts(target=CostCurve.flat(1.0))),
+        lambda made: (drafter_uses(made), controller_uses(made)),
+    ),
     "ScriptedModel": (lambda path: scripted_model(), model_uses),
     "LlamaModel": (lambda path: LlamaModel(path), model_uses),
     "NativeModel": (lambda path: NativeModel(path), model_uses),
@@ -174,6 +180,9 @@ def test_no_public_part_is_left_out() -> None:
     made_by_others = {
         *("Match", "Continuation", "SuffixAutomaton"),
         *("ScriptedCache", "ModelFacts", "Footprint", "Exclusive"),
+        # what the cost-aware controller is made of, and the draft model's own rule
+        *("Prices", "LossGuard", "LiveCosts", "ModelRule", "Reliability", "RequestState"),
+        *("Average", "Averages", "Experience", "Plan", "SurvivalRule"),
     }
     for package in (drafters, control, backends):
         assert classes_below(package) - made_by_others <= set(PARTS)

@@ -77,7 +77,10 @@ def pair(
     sessions: int = 1,
     **options: Any,
 ) -> TextEngine:
-    speculation = SpeculationConfig(drafter=drafter, num_speculative_tokens=number, **options)
+    # whether drafts pay is not the question here: they are made
+    speculation = SpeculationConfig(
+        drafter=drafter, num_speculative_tokens=number, controller="fixed", **options
+    )
     return load_engine(
         EngineConfig(target=target, draft=draft, speculation=speculation, max_sessions=sessions)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from pilotfish.errors import BackendError
-from pilotfish.protocols import Cache, TargetModel
+from pilotfish.protocols import Cache, StopRule, TargetModel
 from pilotfish.sampling import Sampler, Stream, as_history, draw, greedy_choice
 from pilotfish.types import Distribution, FloatArray, IdArray, Proposal, Segment, SessionView
 
@@ -54,6 +55,7 @@ class _Request:
         return tokens[common:]
 
 
+
 @dataclass(slots=True)
 class _Draft:
     """One session's proposal while it grows."""
@@ -61,16 +63,33 @@ class _Draft:
     view: SessionView
     request: _Request
     budget: int
+    rule: StopRule
     sampler: Sampler
     unread: Sequence[int]
     token_ids: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
     laws: list[Distribution] = field(default_factory=list)
-    survival: float = 1.0
 
     @property
     def proposal(self) -> Proposal:
         laws = tuple(self.laws) if self.view.needs_laws else None
-        return Proposal(tuple(self.token_ids), "model", laws)
+        chances = tuple(self.chances[: len(self.token_ids)])
+        return Proposal(tuple(self.token_ids), "model", laws, chances)
+
+
+class SurvivalRule:
+    """Drafts on while the product of the chances is at least `min_survival`."""
+
+    def __init__(self, min_survival: float) -> None:
+        self._min_survival = min_survival
+
+    def keeps(self, chances: Sequence[float]) -> bool:
+        """Return whether all tokens up to the newest are likely enough."""
+        return math.prod(chances) >= self._min_survival
+
+    def goes_on(self, chances: Sequence[float]) -> bool:
+        """Return True: the next row decides."""
+        return True
 
 
 class ModelDrafter:
@@ -79,8 +98,9 @@ class ModelDrafter:
     Under the match rule the draft is chosen with the request's own settings and noise, so that
     draft and target agree as often as their laws allow. Under the token rule each token is drawn
     from its law with a stream of its own, and the law is handed on. Drafting stops *before* a
-    token is drawn when the product of the largest probabilities so far falls below
-    `min_survival`: a function of the prefix alone, so no drawn token is ever dropped.
+    token is drawn when the rule says so, by default when the product of the largest probabilities
+    so far falls below `min_survival`: functions of the prefix alone, so no drawn token is ever
+    dropped.
 
     A model with a partial `head` drafts from the tokens it began with and those of the request's
     own text, which are added to the head; laws are over those.
@@ -97,7 +117,7 @@ class ModelDrafter:
         self._model = model
         self._head = head
         self._vocab_size = min(vocab_size, model.vocab_size)
-        self._min_survival = min_survival
+        self._rule = SurvivalRule(min_survival)
         self._requests: dict[int, _Request] = {}
         self._first_ids = np.empty(0, dtype=np.int64) if head is None else head.ids.copy()
         # tokens that only the draft has; what is added later comes from the target
@@ -116,12 +136,29 @@ class ModelDrafter:
 
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         """Return one proposal per view; sessions draft together, one token a pass."""
-        drafts = [self._begin(view, b) for view, b in zip(views, budgets, strict=True)]
+        return self.propose_guided(views, budgets, [self._rule] * len(views))
+
+    def propose_guided(
+        self, views: Sequence[SessionView], budgets: Sequence[int], rules: Sequence[StopRule]
+    ) -> list[Proposal]:
+        """Return one proposal per view as long as its rule says; see `GuidedDrafter`."""
+        drafts = [
+            self._begin(view, budget, rule)
+            for view, budget, rule in zip(views, budgets, rules, strict=True)
+        ]
         active = [draft for draft in drafts if draft is not None]
         while active:
             rows = self._read([(draft.request, draft.unread) for draft in active])
             active = [d for d, row in zip(active, rows, strict=True) if self._extend(d, row)]
         return [Proposal.empty() if draft is None else draft.proposal for draft in drafts]
+
+    def num_unread(self, view: SessionView) -> int:
+        """Return how many tokens the draft model has to read before it can draft; an estimate
+        where rejected drafts are still in its cache."""
+        request = self._requests.get(view.request_id)
+        if request is None:
+            return len(view.tokens)
+        return max(1, len(view.tokens) - len(request.read))
 
     def forget(self, request_id: int) -> None:
         """Close the request's cache."""
@@ -129,7 +166,7 @@ class ModelDrafter:
         if request is not None:
             request.cache.close()
 
-    def _begin(self, view: SessionView, budget: int) -> _Draft | None:
+    def _begin(self, view: SessionView, budget: int, rule: StopRule) -> _Draft | None:
         # drafting k tokens evaluates positions up to len(tokens) + k - 2 of the draft's context
         budget = min(budget, self._model.context_size + 1 - len(view.tokens))
         if budget <= 0:
@@ -139,7 +176,7 @@ class ModelDrafter:
         unread = request.unread(view.tokens)
         if self._head is not None:
             self._extend_head(self._head, request, unread)
-        return _Draft(view, request, budget, sampler, unread)
+        return _Draft(view, request, budget, rule, sampler, unread)
 
     def _request(self, view: SessionView) -> _Request:
         request = self._requests.get(view.request_id)
@@ -195,15 +232,17 @@ class ModelDrafter:
         view = draft.view
         history = as_history(view.tokens, draft.token_ids)
         try:
-            draft.survival *= largest_probability(row)
-            if draft.survival < self._min_survival:
+            draft.chances.append(largest_probability(row))
+            if not draft.rule.keeps(draft.chances):
                 return False
             token = self._choose(draft, row, history)
         except BackendError:  # a broken row ends this round's draft, not the request
             return False
         draft.token_ids.append(token)
         draft.unread = [token]
-        return len(draft.token_ids) < draft.budget and token not in view.end_ids
+        if len(draft.token_ids) >= draft.budget or token in view.end_ids:
+            return False
+        return draft.rule.goes_on(draft.chances)
 
     def _choose(self, draft: _Draft, row: FloatArray, history: IdArray) -> int:
         ids = None if self._head is None else self._head.ids

@@ -89,6 +89,7 @@ class Session:
             len(self.records),
             self.end_ids,
             self._verify_rule == "token",
+            self.num_tokens_left,
         )
 
     def segment(self, proposal: Proposal) -> Segment:

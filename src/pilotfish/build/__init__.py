@@ -1,0 +1,104 @@
+"""Turns configuration into objects: the only room that knows all concrete parts."""
+
+from __future__ import annotations
+
+from pilotfish.build.loading import (
+    BackendChoice,
+    ModelPair,
+    choose_backend,
+    load_model,
+    load_pair,
+    pair_notices,
+    require_truncation,
+)
+from pilotfish.build.parts import (
+    DEFAULTS,
+    decides_by_cost,
+    make_drafter,
+    make_model_drafter,
+    number_of_drafts,
+    text_engine,
+)
+from pilotfish.calibration import Progress
+from pilotfish.config import EngineConfig, ModelConfig, SpeculationConfig
+from pilotfish.control.cost_aware import draft_can_pay
+from pilotfish.generation import TextEngine
+from pilotfish.models import DEFAULT_TARGET
+
+__all__ = [
+    "DEFAULTS",
+    "BackendChoice",
+    "ModelPair",
+    "choose_backend",
+    "decides_by_cost",
+    "load",
+    "load_engine",
+    "load_model",
+    "load_pair",
+    "make_drafter",
+    "make_model_drafter",
+    "number_of_drafts",
+    "pair_notices",
+    "require_truncation",
+    "text_engine",
+]
+
+
+def load(
+    target: str = DEFAULT_TARGET,
+    *,
+    draft: str | None = None,
+    drafter: str = "auto",
+    num_speculative_tokens: int | None = None,
+    verify: str = "match",
+    strict: bool = False,
+    backend: str = "auto",
+    threads: int | None = None,
+    context_size: int | None = None,
+    max_sessions: int = 1,
+) -> TextEngine:
+    """Load a target model, and a draft model if one is named, and return an engine for text.
+
+    References are names (`pilotfish models list`), paths or hub ids. `context_size` is in tokens,
+    `max_sessions` how many replies may be generated at once. Everything else of both models can
+    be set apart with `EngineConfig` and `load_engine`. Raises ModelError, ConfigError,
+    StrictUnavailable or MissingExtra.
+    """
+
+    def model(reference: str) -> ModelConfig:
+        return ModelConfig(
+            reference=reference, backend=backend, threads=threads, context_size=context_size
+        )
+
+    speculation = SpeculationConfig(
+        drafter=drafter,
+        num_speculative_tokens=num_speculative_tokens,
+        verify=verify,
+        strict=strict,
+    )
+    return load_engine(
+        EngineConfig(
+            target=model(target),
+            draft=None if draft is None else model(draft),
+            speculation=speculation,
+            max_sessions=max_sessions,
+        )
+    )
+
+
+def load_engine(config: EngineConfig, *, progress: Progress | None = None) -> TextEngine:
+    """Load what the configuration names and return an engine for text.
+
+    What passes cost is measured the first time, which takes seconds; `progress` is told. A draft
+    model that could not pay even if it were nearly always right is not kept.
+    """
+    pair = load_pair(config)
+    try:
+        if pair.draft is not None and decides_by_cost(config.speculation):
+            costs = pair.measured_costs(progress).costs
+            if not draft_can_pay(costs, number_of_drafts(config.speculation, pair.target)):
+                pair.drop_draft()
+        return text_engine(pair, config.speculation, progress=progress)
+    except BaseException:
+        pair.close()
+        raise

@@ -1,0 +1,99 @@
+"""The measured costs, kept up to date by the passes that are run anyway."""
+
+from __future__ import annotations
+
+import math
+
+from pilotfish.accounting.cost_curve import PairCosts
+
+_CONTEXT_STEP = 128
+# one disturbed pass must not move an estimate by more than this factor
+_MOST_SURPRISE = 1.5
+_QUICK, _SLOW = 0.1, 0.03
+DRIFT = 0.15
+
+
+class LiveCosts:
+    """Seconds of passes by width and context: the calibration times what passes show since.
+
+    Two things are followed: the speed of the machine, one factor for all passes of a model, and the
+    shape of the target's curve, one factor for each width.
+    """
+
+    def __init__(self, costs: PairCosts, *, max_width: int) -> None:
+        self._costs = costs
+        self._max_width = max_width
+        self._target_speed = 0.0  # logarithms of factors
+        self._draft_speed = 0.0
+        self._shape = [0.0] * (max_width + 1)
+        self._num_passes = 0
+        self._rows: dict[int, list[float]] = {}
+        self._kept: tuple[int, list[float]] = (-1, [])
+
+    @property
+    def has_draft(self) -> bool:
+        """Return whether a draft model's cost is known."""
+        return self._costs.draft is not None
+
+    @property
+    def overhead_seconds(self) -> float:
+        """Return the engine's own seconds in a round."""
+        return self._costs.overhead_seconds
+
+    @property
+    def drifted(self) -> bool:
+        """Return whether passes have come to differ lastingly from the calibration."""
+        return self._num_passes >= 100 and abs(self._target_speed) > math.log(1 + DRIFT)
+
+    def target(self, context: int) -> list[float]:
+        """Return the seconds of a target pass by width, from 0 to the widest."""
+        place = context // _CONTEXT_STEP
+        if self._kept[0] != place:
+            measured = self._rows.get(place)
+            if measured is None:
+                middle = place * _CONTEXT_STEP + _CONTEXT_STEP // 2
+                measured = self._costs.target.row(self._max_width, middle)
+                self._rows[place] = measured
+            speed = math.exp(self._target_speed)
+            row = [
+                speed * math.exp(shape) * seconds
+                for shape, seconds in zip(self._shape, measured, strict=True)
+            ]
+            self._kept = (place, row)
+        return self._kept[1]
+
+    def draft(self, width: int, context: int) -> float:
+        """Return the seconds of a draft pass and of choosing its token."""
+        assert self._costs.draft is not None, "no draft model was measured"
+        pass_seconds = self._costs.draft.at(width, context)
+        return math.exp(self._draft_speed) * (pass_seconds + self._costs.draft_overhead_seconds)
+
+    def reading(self, num_tokens: int, context: int) -> float:
+        """Return the seconds in which the draft model reads tokens of which no row is wanted."""
+        assert self._costs.draft is not None, "no draft model was measured"
+        widest = self._costs.draft.widths[-1]
+        if num_tokens <= widest:
+            return self.draft(max(1, num_tokens), context)
+        return self.draft(widest, context) * num_tokens / widest
+
+    def observe_target(self, width: int, context: int, seconds: float) -> None:
+        """Learn from one pass of the target."""
+        if not 0 < width <= self._max_width or seconds <= 0:
+            return
+        surprise = _clipped(math.log(seconds / self.target(context)[width]))
+        self._num_passes += 1
+        self._target_speed += _QUICK * surprise
+        self._shape[width] += _SLOW * surprise
+        # the shape is relative to a single step: what all widths share belongs to the speed
+        self._shape[1] = 0.0
+        self._kept = (-1, [])
+
+    def observe_draft(self, expected: float, seconds: float) -> None:
+        """Learn from the drafting of one round, which was expected to take so many seconds."""
+        if expected > 0 and seconds > 0:
+            self._draft_speed += _QUICK * _clipped(math.log(seconds / expected))
+
+
+def _clipped(surprise: float) -> float:
+    most = math.log(_MOST_SURPRISE)
+    return min(max(surprise, -most), most)
