@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pilotfish.accounting.costs import ModelSize
 from pilotfish.accounting.decisions import speculation_dict
 from pilotfish.accounting.metrics import ReplyStats, reply_stats
 from pilotfish.config import Request, RequestOptions
@@ -100,6 +101,8 @@ class Facts:
     exactness: Mapping[str, Any] = field(default_factory=dict)
     models: Mapping[str, Any] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    target_size: ModelSize | None = None
+    draft_size: ModelSize | None = None
     speculation_on: bool = False
     speculation_reason: str = ""
 
@@ -266,6 +269,9 @@ class TextEngine:
                 prefill_seconds=session.prefill_seconds,
                 draft_prefill_seconds=session.draft_prefill_seconds,
                 speculation=speculation,
+                prompt_tokens=session.num_prompt_tokens,
+                target=self.facts.target_size,
+                draft=self.facts.draft_size,
             ),
             exactness=self.facts.exactness,
             models=self.facts.models,

@@ -189,21 +189,18 @@ def _cost_curves(
             va="top",
         )
         if floor is not None:
-            axes.axhline(floor, color=_TEXT_COLOUR, linestyle="--", linewidth=1)
-            label = "reading the weights once"
-            axes.annotate(
-                label,
-                (widths[-1], floor),
-                xytext=(0, -4),
-                textcoords="offset points",
-                va="top",
-                ha="right",
+            axes.axhline(
+                floor,
+                color=_TEXT_COLOUR,
+                linestyle="--",
+                linewidth=1,
+                label="reading the weights once",
             )
         _draw_lines(axes, {name: sorted(curve.items()) for name, curve in curves.items()})
         axes.set_xticks([width for width in widths if width in (1, 2, 3) or width % 4 == 0])
         axes.set_xlim(left=0)
         axes.set_ylim(0, 1.1 * highest)
-        _legend(figure, len(curves))
+        _legend(figure, len(curves) + (floor is not None), most_columns=2)
 
     return draw
 
@@ -235,9 +232,9 @@ def _axes(figure: Figure, *, title: str, x_label: str, y_label: str, grid: str =
     return axes
 
 
-def _legend(figure: Figure, num_entries: int) -> None:
+def _legend(figure: Figure, num_entries: int, *, most_columns: int = 5) -> None:
     if num_entries:
-        columns = min(num_entries, 5)
+        columns = min(num_entries, most_columns)
         figure.legend(loc="outside lower center", ncols=columns, frameon=False)
 
 

@@ -263,7 +263,7 @@ def origin(
             "draft": None if pair.draft is None else pair.draft.facts.memory_bytes,
             "peak_process": peak_memory_bytes(),
         },
-        "calibration": None,
+        "calibration": None if pair.calibration is None else pair.calibration.report_dict(),
         "provenance": provenance(
             ["pilotfish", "bench", *typed_options(context)],
             version=__version__,

@@ -41,7 +41,7 @@ def calibrate(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", metavar=" ", help="Fewer widths and rounds: seconds instead of a minute."
+            "--quick", metavar=" ", help="Fewer widths and rounds: seconds instead of minutes."
         ),
     ] = False,
     png: Annotated[

@@ -28,7 +28,7 @@ from pilotfish.config import (
     RequestOptions,
     SpeculationConfig,
 )
-from pilotfish.errors import ConfigError
+from pilotfish.errors import ConfigError, PilotfishError
 
 T = TypeVar("T", ModelConfig, SpeculationConfig)
 
@@ -64,8 +64,8 @@ class EngineOptions:
             "-d",
             panel=_MODEL,
             metavar="REF",
-            about="A small model that drafts, or none.  Default: none; with the default target "
-            f"and --drafter model or auto {models.DEFAULT_DRAFT}.",
+            about="A small model that drafts, or none.  Default: with the default target "
+            f"{models.DEFAULT_DRAFT} where it is downloaded, else none.",
         ),
     ] = None
     backend: Annotated[
@@ -109,7 +109,7 @@ class EngineOptions:
             "--num-speculative-tokens",
             panel=_SPECULATION,
             metavar="N",
-            about="Most draft tokens in a round; 0 is off.",
+            about="Most draft tokens in a round; 0 is off.  Default: as many as pay.",
         ),
     ] = None
     verify: Annotated[
@@ -187,12 +187,14 @@ class EngineOptions:
         if base.draft is not None:
             return base.draft
         usable = (
-            # asked for by name: on many machines a draft model costs more than it saves
-            self.drafter in ("auto", "model") and speculation.num_speculative_tokens != 0
+            speculation.drafter in ("auto", "model") and speculation.num_speculative_tokens != 0
         )
-        if usable and target.reference.casefold() == models.DEFAULT_TARGET and not self.config:
-            return ModelConfig(reference=models.DEFAULT_DRAFT)
-        return None
+        is_default = target.reference.casefold() == models.DEFAULT_TARGET
+        if not usable or not is_default or self.config:
+            return None
+        if self.drafter is None and not _is_here(models.DEFAULT_DRAFT):
+            return None
+        return ModelConfig(reference=models.DEFAULT_DRAFT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,6 +350,14 @@ def parse_logit_bias(entries: Sequence[str]) -> Mapping[int, float]:
             )
         bias[token_id] = number
     return bias
+
+
+def _is_here(reference: str) -> bool:
+    try:
+        models.resolve(reference)
+    except PilotfishError:
+        return False
+    return True
 
 
 def _base_config(path: str | None) -> EngineConfig:

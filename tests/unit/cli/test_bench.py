@@ -32,6 +32,7 @@ class ScriptedPair:
     config: EngineConfig
     notices: list[str] = field(default_factory=lambda: ["a notice"])
     closed: int = 0
+    calibration: None = None
 
     @property
     def target(self) -> Any:
