@@ -188,6 +188,7 @@ def _cost_curves(
             textcoords="offset points",
             va="top",
         )
+        _draw_lines(axes, {name: sorted(curve.items()) for name, curve in curves.items()})
         if floor is not None:
             axes.axhline(
                 floor,
@@ -196,7 +197,6 @@ def _cost_curves(
                 linewidth=1,
                 label="reading the weights once",
             )
-        _draw_lines(axes, {name: sorted(curve.items()) for name, curve in curves.items()})
         axes.set_xticks([width for width in widths if width in (1, 2, 3) or width % 4 == 0])
         axes.set_xlim(left=0)
         axes.set_ylim(0, 1.1 * highest)

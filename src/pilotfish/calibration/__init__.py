@@ -1,15 +1,8 @@
 """What passes of a target and its draft model cost on this machine: measured, and kept."""
 
-from pilotfish.calibration.measure import (
-    FULL,
-    QUICK,
-    MeasurePlan,
-    Progress,
-    TimedModel,
-    measure,
-    measure_draft_overhead,
-    measure_overhead,
-)
+from pilotfish.calibration.measure import Progress, measure
+from pilotfish.calibration.overhead import TimedModel, measure_draft_overhead, measure_overhead
+from pilotfish.calibration.plan import FULL, QUICK, MeasurePlan
 from pilotfish.calibration.result import Calibration
 from pilotfish.calibration.store import (
     MeasuredModel,

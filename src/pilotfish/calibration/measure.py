@@ -1,4 +1,4 @@
-"""Measure what a pass costs by width and context, what drafting adds, and how fast memory is read.
+"""Measure what a pass costs by width and context, and how fast memory is read meanwhile.
 
 A machine is never quiet, and its memory may be twice as fast a second later. So everything that is
 compared takes turns within a round: widths, contexts, models and the reading of memory. A curve
@@ -12,118 +12,28 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pilotfish.accounting.cost_curve import CostCurve, PairCosts
 from pilotfish.calibration.bandwidth import Reading, bandwidth_reader, machine_of, step_bytes_of
+from pilotfish.calibration.overhead import (
+    DEFAULT_DRAFT_OVERHEAD_SECONDS,
+    DEFAULT_OVERHEAD_SECONDS,
+)
+from pilotfish.calibration.plan import FULL, MeasurePlan
 from pilotfish.calibration.result import Calibration
 from pilotfish.errors import BackendError
-from pilotfish.protocols import Cache, TargetModel
-from pilotfish.types import FloatArray, RoundRecord, Segment, require, require_number
+from pilotfish.protocols import TargetModel
+from pilotfish.types import Segment
 
 Clock = Callable[[], float]
 Progress = Callable[[str, float], None]
 """Told what is being done, and which share of the whole is done, 0 to 1."""
 
-# what the engine takes on a machine where nothing was measured: sampling one row of a large
-# vocabulary is most of it
-DEFAULT_OVERHEAD_SECONDS = 3e-4
-DEFAULT_DRAFT_OVERHEAD_SECONDS = 2e-4
 # prompts are read in pieces of this many tokens
 _CHUNK_TOKENS = 256
 # a median this far above the minimum means that rounds disagree
 _STEADY_SPREAD = 0.1
-# contexts nearer to each other than this say more about noise than about contexts
-_LEAST_CONTEXT_RATIO = 1.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurePlan:
-    """What to measure.
-
-    widths       tokens in a pass, ascending from 1
-    contexts     tokens before the pass, ascending; those beyond the first need a place in each
-                 model for a cache of their own, and are left out where there is none
-    rounds       timed passes of each width, and at most as many again while they disagree
-    far_widths   the widths measured after the contexts beyond the first; None: all of them. What a
-                 longer context adds is attention, a straight line over the rows of a pass.
-    most_reading_seconds  contexts that take longer to read are left out; None: none is
-    """
-
-    name: str
-    widths: tuple[int, ...]
-    contexts: tuple[int, ...]
-    rounds: int
-    far_widths: tuple[int, ...] | None = None
-    most_reading_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        require_number("rounds", self.rounds, wanted := "a whole number above 0", whole=True)
-        require(self.rounds > 0, "rounds", self.rounds, wanted)
-        assert self.widths[0] == 1, "curves begin with a single token"
-
-    def widths_within(self, most: int) -> tuple[int, ...]:
-        """Return the widths that are at most `most`, and 1."""
-        return tuple(width for width in self.widths if width <= max(1, most))
-
-    def contexts_within(self, most: int) -> tuple[int, ...]:
-        """Return the contexts cut to `most` tokens, without those that fall together."""
-        kept: list[int] = []
-        for context in sorted({min(context, most) for context in self.contexts}):
-            if not kept or context >= _LEAST_CONTEXT_RATIO * kept[-1]:
-                kept.append(context)
-        return tuple(kept)
-
-
-FULL = MeasurePlan(name="full", widths=(*range(1, 17), 24, 32), contexts=(256, 2000), rounds=5)
-QUICK = MeasurePlan(
-    name="quick",
-    widths=(1, 2, 3, 4, 6, 8, 12, 16),
-    contexts=(128, 1024),
-    rounds=3,
-    far_widths=(1, 8),
-    most_reading_seconds=3.0,
-)
-
-
-class TimedModel:
-    """A model that adds up the seconds of its passes; in all else the model it was given.
-
-    Passes of which no row is wanted read prompts, and do not count.
-    """
-
-    def __init__(self, model: TargetModel, *, clock: Clock = time.perf_counter) -> None:
-        self._model = model
-        self._clock = clock
-        self.pass_seconds = 0.0
-
-    @property
-    def vocab_size(self) -> int:
-        """Return the number of real tokens."""
-        return self._model.vocab_size
-
-    @property
-    def context_size(self) -> int:
-        """Return the largest number of tokens one sequence may hold."""
-        return self._model.context_size
-
-    @property
-    def max_width(self) -> int:
-        """Return the largest number of rows one session may ask for in one pass."""
-        return self._model.max_width
-
-    def new_cache(self) -> Cache:
-        """Return an empty cache of the model."""
-        return self._model.new_cache()
-
-    def forward(self, segments: Sequence[Segment]) -> list[FloatArray]:
-        """Evaluate the segments and return the model's rows."""
-        start = self._clock()
-        rows = self._model.forward(segments)
-        if any(segment.num_rows for segment in segments):
-            self.pass_seconds += self._clock() - start
-        return rows
 
 
 def measure(
@@ -168,34 +78,6 @@ def measure(
         plan=plan.name,
         machine=machine_of(target),
     )
-
-
-def measure_overhead(run_reply: Callable[[], Sequence[RoundRecord]]) -> float:
-    """Return the engine's own seconds in a round: the median over the rounds of a reply.
-
-    run_reply  generates a short reply and returns its records; called twice, first to warm up
-    """
-    run_reply()
-    own = [r.round_seconds - r.draft_seconds - r.target_seconds for r in run_reply()]
-    return max(0.0, statistics.median(own)) if own else DEFAULT_OVERHEAD_SECONDS
-
-
-def measure_draft_overhead(
-    run_reply: Callable[[], Sequence[RoundRecord]], draft: TimedModel
-) -> float:
-    """Return the seconds for one draft token that are no pass of the draft model.
-
-    run_reply  generates a short reply drafted by `draft` alone and returns its records; called
-               twice, first to warm up
-    """
-    run_reply()
-    passes_before = draft.pass_seconds
-    records = run_reply()
-    drafted = sum(record.num_drafted for record in records)
-    if not drafted:
-        return DEFAULT_DRAFT_OVERHEAD_SECONDS
-    drafting = sum(record.draft_seconds for record in records)
-    return max(0.0, drafting - (draft.pass_seconds - passes_before)) / drafted
 
 
 class _Meter:
@@ -298,7 +180,7 @@ class _Run:
     def take_turns(self) -> None:
         """Time rounds of all passes, in alternating order, until they agree.
 
-        The extra rounds are rounds of everything, too: all have seen the same conditions.
+        Extra rounds are rounds of everything, too, so that all see the same conditions.
         """
         rounds = self._plan.rounds
         widths = sorted({width for meter in self.meters for width in meter.seconds})
@@ -337,23 +219,21 @@ class _Run:
             seconds=tuple(tuple(_completed(row, rows[0])) for row in rows),
         )
 
+    def is_steady(self) -> bool:
+        """Return whether the quieter half of the rounds agree."""
+        quieter = self._quieter_rounds()
+        turns_of_all = [turns for meter in self.meters for turns in meter.seconds.values()]
+        kept = [[turns[index] for index in quieter] for turns in turns_of_all]
+        return all(statistics.median(some) <= (1 + _STEADY_SPREAD) * min(some) for some in kept)
+
     def _quieter_rounds(self) -> list[int]:
-        """Return the indices of the half of the rounds that took least, at least half of them."""
+        """Return the indices of the half of the rounds, rounded up, that took least."""
         all_turns = [turns for meter in self.meters for turns in meter.seconds.values()]
         # in shares of each width's median: narrow passes, bound by memory, count as much as wide
         shares = [[turn / statistics.median(turns) for turn in turns] for turns in all_turns]
         levels = [sum(of_round) for of_round in zip(*shares, strict=True)]
         order = sorted(range(len(levels)), key=lambda index: levels[index])
         return order[: (len(order) + 1) // 2]
-
-    def is_steady(self) -> bool:
-        """Return whether the quieter half of the rounds agree."""
-        return all(
-            self.quieter_median(turns)
-            <= (1 + _STEADY_SPREAD) * min(turns[index] for index in self._quieter_rounds())
-            for meter in self.meters
-            for turns in meter.seconds.values()
-        )
 
     def _opened(
         self, models: Sequence[TargetModel], context: int, widths: Sequence[int]

@@ -13,7 +13,8 @@ from pilotfish.backends.self_check import (
     load_result,
     save_result,
 )
-from pilotfish.calibration.measure import QUICK, MeasurePlan, Progress, measure
+from pilotfish.calibration.measure import Progress, measure
+from pilotfish.calibration.plan import QUICK, MeasurePlan
 from pilotfish.calibration.result import Calibration
 from pilotfish.config import EngineConfig, ModelConfig
 from pilotfish.protocols import TargetModel

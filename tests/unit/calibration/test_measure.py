@@ -19,17 +19,10 @@ from pilotfish.calibration import (
     FULL,
     QUICK,
     MeasurePlan,
-    TimedModel,
     measure,
-    measure_draft_overhead,
-    measure_overhead,
 )
-from pilotfish.control.fixed import FixedController
-from pilotfish.drafters.model import ModelDrafter
-from pilotfish.engine.engine import Engine
 from pilotfish.errors import BackendError, ConfigError
-from pilotfish.protocols import TargetModel
-from pilotfish.types import FloatArray, Proposal, RoundRecord, Segment, SessionView
+from pilotfish.types import FloatArray, Segment
 
 VOCABULARY = 16
 PLAN = MeasurePlan(name="test", widths=(1, 2, 3, 4, 8), contexts=(8,), rounds=5)
@@ -245,54 +238,3 @@ def test_progress_grows_to_the_whole() -> None:
 def test_a_number_of_rounds_that_is_none_is_refused(rounds: object) -> None:
     with pytest.raises(ConfigError, match=r"rounds must be a whole number above 0"):
         replace(QUICK, rounds=rounds)  # type: ignore[arg-type]
-
-
-def record(drafted: int, *, draft: float, target: float, whole: float) -> RoundRecord:
-    return RoundRecord(1, "model", drafted, 0, 1, 1, draft, target, whole)
-
-
-def test_overhead_is_what_a_round_takes_outside_the_models() -> None:
-    replies = iter(
-        [
-            [record(1, draft=0.0, target=1.0, whole=9.0)],
-            [record(1, draft=0.5, target=1.0, whole=1.75)] * 3
-            + [record(1, draft=0.5, target=1.0, whole=80.0)],
-        ]
-    )
-    assert measure_overhead(lambda: next(replies)) == 0.25
-    assert measure_overhead(list) > 0, "a guess where nothing was generated"
-
-
-class SlowDrafter(ModelDrafter):
-    """Takes 1/8 of a second for each token, besides the passes."""
-
-    clock: FakeClock
-
-    def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
-        proposals = super().propose(views, budgets)
-        self.clock.advance(sum(len(proposal.token_ids) for proposal in proposals) / 8)
-        return proposals
-
-
-def test_the_overhead_of_a_draft_token_is_what_is_no_pass_of_the_draft_model() -> None:
-    clock = FakeClock()
-    draft: TargetModel = model(clock, staircase(DRAFT_COSTS))
-    timed = TimedModel(draft, clock=clock)
-    drafter = SlowDrafter(timed, vocab_size=VOCABULARY, min_survival=0.0)
-    drafter.clock = clock
-    engine = Engine(
-        target=model(clock, staircase(COSTS)),
-        drafter=drafter,
-        controller=FixedController(3),
-        clock=clock,
-    )
-
-    def reply() -> Sequence[RoundRecord]:
-        session = engine.start([1] * 40, max_tokens=12)
-        for _ in engine.run(session):
-            pass
-        return session.records
-
-    assert any(one.num_drafted for one in reply())
-    assert measure_draft_overhead(reply, timed) == 1 / 8
-    assert measure_draft_overhead(list, timed) > 0, "a guess where nothing was drafted"
