@@ -22,6 +22,7 @@ import pilotfish
 from pilotfish import build, errors
 from pilotfish.accounting.metrics import ReplyStats
 from pilotfish.config import DEFAULT_DRAFT_HEAD_SIZE, EngineConfig
+from pilotfish.control import guard, request_state
 
 ROOT = Path(pilotfish.__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -329,15 +330,16 @@ def test_every_figure_of_a_reply_is_explained() -> None:
 
 
 def test_defaults_on_the_pages_are_those_of_the_code() -> None:
-    native, llama = (build.DEFAULTS[name] for name in ("native", "llama"))
+    numbers = [build.DEFAULTS[name].num_speculative_tokens for name in ("native", "llama")]
     drafters = (ROOT / "docs" / "concepts" / "drafters.md").read_text(encoding="utf-8")
     choosing = (ROOT / "docs" / "guides" / "choosing-a-drafter.md").read_text(encoding="utf-8")
-    numbers = [one.num_speculative_tokens for one in (native, llama)]
-    limits = [one.text_min_probability for one in (native, llama)]
-    assert "({} on the native backend, {} on llama.cpp)".format(*numbers) in drafters
-    assert "above a limit: {} on\nthe native backend, {} on llama.cpp".format(*limits) in drafters
-    assert f"Without the option it is {numbers[0]} on the native backend" in choosing
-    assert f"On llama.cpp it is {numbers[1]}:" in choosing
+    assert "it is {} on the native backend and {} on llama.cpp".format(*numbers) in drafters
+    assert f"at most {build.MOST_DRAFTS}." in drafters
+    assert f"at most {build.MOST_DRAFTS}." in choosing
+    backoff = [min(16 << i, request_state.MOST_BACKOFF) for i in range(4)]
+    assert "{}, {}, {}, {} ...".format(*backoff) in drafters
+    assert f"{guard.SHARE:.0%}".replace("%", " %") in drafters
+    assert f"{guard.START:.0f} to {guard.MOST:.0f} steps" in drafters
     assert f"{DEFAULT_DRAFT_HEAD_SIZE:,} most frequent" in drafters
 
 

@@ -13,9 +13,11 @@ from pilotfish.build.loading import (
 )
 from pilotfish.build.parts import (
     DEFAULTS,
+    MOST_DRAFTS,
     decides_by_cost,
     make_drafter,
     make_model_drafter,
+    make_parts,
     number_of_drafts,
     text_engine,
 )
@@ -27,6 +29,7 @@ from pilotfish.models import DEFAULT_TARGET
 
 __all__ = [
     "DEFAULTS",
+    "MOST_DRAFTS",
     "BackendChoice",
     "ModelPair",
     "choose_backend",
@@ -37,6 +40,7 @@ __all__ = [
     "load_pair",
     "make_drafter",
     "make_model_drafter",
+    "make_parts",
     "number_of_drafts",
     "pair_notices",
     "require_truncation",
@@ -96,7 +100,12 @@ def load_engine(config: EngineConfig, *, progress: Progress | None = None) -> Te
     try:
         if pair.draft is not None and decides_by_cost(config.speculation):
             costs = pair.measured_costs(progress).costs
-            if not draft_can_pay(costs, number_of_drafts(config.speculation, pair.target)):
+            number = number_of_drafts(
+                config.speculation,
+                max_width=pair.target.max_width,
+                backend=pair.target.facts.backend,
+            )
+            if not draft_can_pay(costs, number):
                 pair.drop_draft()
         return text_engine(pair, config.speculation, progress=progress)
     except BaseException:
