@@ -1,0 +1,236 @@
+"""Loads models: which backend runs a file, and whether two files make a pair."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pilotfish import calibration, gguf, models
+from pilotfish.accounting.costs import ModelSize
+from pilotfish.backends.footprint import read_footprint
+from pilotfish.backends.vocabulary import check_vocabularies
+from pilotfish.calibration import Calibration, Progress
+from pilotfish.config import EngineConfig, ModelConfig
+from pilotfish.errors import (
+    CacheNotTruncatable,
+    ConfigError,
+    MissingExtra,
+    ModelError,
+    StrictUnavailable,
+)
+from pilotfish.gguf import GgufHeader
+
+if TYPE_CHECKING:
+    from pilotfish.backends.llama import LlamaModel
+    from pilotfish.backends.native import NativeModel
+
+    LoadedModel: TypeAlias = LlamaModel | NativeModel
+
+
+@dataclass(frozen=True, slots=True)
+class BackendChoice:
+    """Which backend runs a file.
+
+    reason   why `auto` did not take the native one; empty where it did, or where one was named
+    header   the file's, where it had to be read
+    """
+
+    backend: str
+    reason: str = ""
+    header: GgufHeader | None = None
+
+
+@dataclass(slots=True)
+class ModelPair:
+    """A loaded target and, where drafts may come from one, its draft model.
+
+    calibration  what passes cost, once it was asked for
+    """
+
+    config: EngineConfig
+    target: LoadedModel
+    draft: LoadedModel | None = None
+    notices: list[str] = field(default_factory=list)
+    calibration: Calibration | None = None
+    _description: dict[str, Any] = field(default_factory=dict)
+
+    def measured_costs(self, progress: Progress | None = None) -> Calibration:
+        """Return what passes of the models cost here: as kept, or measured now."""
+        if self.calibration is None:
+            # kept: the pair may lose its draft model later
+            self._description = calibration.describe_pair(self.target, self.draft, self.config)
+            self.calibration = calibration.costs_for(
+                self.target, self.draft, description=self._description, progress=progress
+            )
+        return self.calibration
+
+    def forget_costs(self) -> None:
+        """Let the next load measure again."""
+        if self._description:
+            calibration.mark_stale(self._description)
+
+    def drop_draft(self) -> None:
+        """Free the draft model, which costs too much here, and say so."""
+        assert self.draft is not None
+        ratio = self.measured_costs().costs.draft_cost_ratio
+        self.notices.append(
+            f"the draft model is not used: a token of it takes {ratio:.2f} of a step of the target "
+            "here, so that it could not pay even if it were nearly always right"
+        )
+        self.draft.close()
+        self.draft = None
+
+    def close(self) -> None:
+        """Free the models."""
+        self.target.close()
+        if self.draft is not None:
+            self.draft.close()
+
+
+def load_pair(config: EngineConfig) -> ModelPair:
+    """Load the models a configuration needs; raises as `load` does."""
+    speculation = config.speculation
+    if speculation.drafter == "model" and config.draft is None:
+        raise ConfigError("--drafter model needs a draft model", hint="name one with --draft")
+    pair = ModelPair(config, load_model(config.target, config, strict=speculation.strict))
+    try:
+        pair.notices += pair.target.notices
+        if speculation.drafter != "none":
+            require_truncation(pair.target, role="target")
+        if config.draft is not None and speculation.drafter in ("auto", "model"):
+            pair.draft = load_model(config.draft, config, as_draft=True)
+            require_truncation(pair.draft, role="draft")
+            pair.notices += [*pair.draft.notices, *pair_notices(pair.target, pair.draft)]
+    except BaseException:
+        pair.close()
+        raise
+    return pair
+
+
+def model_size(model: LoadedModel, cache_type: str) -> ModelSize:
+    """Return what a loaded model holds and what its passes touch, for the costs of replies."""
+    facts, header = model.facts, gguf.check_file(model.facts.path)
+    prefix, rows = header.architecture, header.vocabulary_size
+    heads = header.integer(f"{prefix}.attention.head_count")
+    kv_heads = header.integer(f"{prefix}.attention.head_count_kv", heads) or 1
+    head = getattr(model, "head", None)  # part of the vocabulary, of a draft
+    head_rows = rows if head is None else len(head.ids)
+    # of an embedding beside the head a pass reads rows; it multiplies with none
+    has_head = any(tensor.name == "output.weight" for tensor in header.tensors)
+    unused_rows = rows - head_rows + (rows if has_head else 0)
+    return ModelSize(
+        parameters=facts.parameters - unused_rows * header.integer(f"{prefix}.embedding_length"),
+        weight_bytes=facts.weight_bytes,
+        step_bytes=facts.step_bytes,
+        cache_bytes_per_token=read_footprint(header, cache_type=cache_type).cache_bytes_per_token,
+        vocabulary=head_rows,
+        # two-byte keys and values, so many for each head that has its own
+        attention_flops_per_token=read_footprint(header).cache_bytes_per_token * heads / kv_heads,
+    )
+
+
+def choose_backend(config: ModelConfig, path: Path) -> BackendChoice:
+    """Return the backend that runs the file `path` under the configuration.
+
+    `auto` is native where that can run the file here, else llama. Raises ModelError when the
+    native one was asked for and cannot, ModelFileError for a damaged file, and MissingExtra when
+    the backend that is left is not installed.
+    """
+    if config.backend == "llama":
+        return BackendChoice("llama")
+    from pilotfish.backends import native
+
+    reason = native.missing_reason()
+    header = None
+    if reason is None:
+        header = gguf.check_file(path)
+        reason = native.unsupported_reason(header)
+    if reason is None and config.backend == "auto" and config.cache_type not in native.CACHE_TYPES:
+        reason = f"cache type {config.cache_type} is kept there only"
+    if reason is None:
+        return BackendChoice("native", header=header)
+    if config.backend == "native":
+        raise ModelError(
+            f"{path.name} does not run on the native backend: {reason}",
+            hint="use --backend llama, or auto",
+        )
+    if find_spec("llama_cpp") is None:
+        raise MissingExtra("llama", needed_for=f"{path.name} ({reason})")
+    return BackendChoice("llama", reason)
+
+
+def load_model(
+    config: ModelConfig, engine: EngineConfig, *, strict: bool = False, as_draft: bool = False
+) -> LoadedModel:
+    """Return the loaded model of one side of the pair; raises as `load` does.
+
+    `as_draft` makes it as small as the configuration says, where its backend can.
+    """
+    path = models.resolve(config.reference)
+    choice = choose_backend(config, path)
+    sizes: dict[str, Any] = {
+        "context_size": config.context_size,
+        "max_sessions": engine.max_sessions,
+        "threads": config.threads,
+        "cache_type": config.cache_type,
+    }
+    if choice.backend == "native":
+        if as_draft:
+            sizes["head_size"] = engine.speculation.draft_head_size
+            sizes["requantize"] = engine.speculation.draft_requantize
+        return load_native(path, choice.header, sizes, strict=strict)
+    from pilotfish.backends.llama import LlamaModel
+
+    model = LlamaModel(
+        path,
+        batch_size=config.batch_size,
+        # llama.cpp keeps a quantised cache with this attention only
+        flash_attention=config.cache_type.startswith("q"),
+        strict=strict,
+        **sizes,
+    )
+    if choice.reason:
+        model.notices.append(f"{config.reference} runs on llama.cpp: {choice.reason}")
+    return model
+
+
+def load_native(
+    path: Path, header: GgufHeader | None, sizes: dict[str, Any], *, strict: bool
+) -> NativeModel:
+    """Return a model on the native backend; StrictUnavailable if its self-check failed."""
+    from pilotfish.backends.native import NativeModel
+
+    model = NativeModel(path, header=header, **sizes)
+    # this backend always keeps to bit-identical rows: strict mode has nothing to add
+    if strict and model.exactness["level"] != "bit-identical":
+        reason = model.exactness["reason"]
+        model.close()
+        raise StrictUnavailable(
+            f"strict mode is not available for {path.name} here: {reason}",
+            hint="leave out --strict, or use --backend llama",
+        )
+    return model
+
+
+def pair_notices(target: LoadedModel, draft: LoadedModel) -> list[str]:
+    """Return what a user should know about the pair; VocabularyMismatch if it cannot work."""
+    notices = check_vocabularies(target.tokenizer, draft.tokenizer)
+    if draft.facts.path == target.facts.path:
+        notices.append("draft and target are the same file: drafting cannot save time")
+    if draft.context_size < target.context_size:
+        notices.append(
+            f"the draft's context holds {draft.context_size} tokens, the target's "
+            f"{target.context_size}: nothing is drafted beyond the smaller one"
+        )
+    return notices
+
+
+def require_truncation(model: LoadedModel, *, role: str) -> None:
+    """Raise CacheNotTruncatable, before the first token, if rejected tokens would stay."""
+    if not model.can_truncate:
+        raise CacheNotTruncatable(
+            f"the {role} model keeps recurrent state and cannot discard rejected tokens",
+            hint="run it with --drafter none" if role == "target" else "choose another draft model",
+        )

@@ -1,0 +1,189 @@
+"""Puts engines together over loaded models: drafters, controllers, and what replies say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pilotfish.accounting.cost_curve import PairCosts
+from pilotfish.build.loading import ModelPair, model_size
+from pilotfish.calibration import Progress
+from pilotfish.config import SpeculationConfig
+from pilotfish.control.cost_aware import CostAwareController
+from pilotfish.control.fixed import FixedController
+from pilotfish.drafters.hybrid import HybridDrafter
+from pilotfish.drafters.model import ModelDrafter
+from pilotfish.drafters.ngram import NgramDrafter
+from pilotfish.drafters.none import NoDrafter
+from pilotfish.drafters.suffix import SuffixDrafter
+from pilotfish.engine.engine import Engine
+from pilotfish.generation import Facts, TextEngine
+from pilotfish.protocols import Controller, Drafter, TargetModel
+
+
+@dataclass(frozen=True, slots=True)
+class BackendDefaults:
+    """How many tokens are drafted in a round, and how likely a draft from text must be.
+
+    Both follow the price of a row of a pass where it is not to be measured.
+    """
+
+    num_speculative_tokens: int
+    text_min_probability: float
+
+
+# the most drafts of a round where the controller decides
+MOST_DRAFTS = 31
+# a text's draft ends where it is less likely than this to be right so far
+_LEAST_SURVIVAL = 0.03
+
+DEFAULTS = {
+    # four rows cost what one costs, eight cost about one and a half
+    "native": BackendDefaults(7, 0.1),
+    # four rows fill one group of the kernels and cost three, and the next is a dear one: a draft
+    # must be more likely than not to stand
+    "llama": BackendDefaults(3, 0.6),
+}
+
+
+def text_engine(
+    pair: ModelPair, speculation: SpeculationConfig, *, progress: Progress | None = None
+) -> TextEngine:
+    """Return an engine over loaded models; several may share a pair, one at a time. Closing it
+    closes the pair."""
+    notices = list(pair.notices)
+    asked = speculation.num_speculative_tokens
+    if asked is not None and asked >= pair.target.max_width:
+        notices.append(
+            f"a pass holds {pair.target.max_width} rows: at most {pair.target.max_width - 1} "
+            "tokens are drafted in a round"
+        )
+    drafter, controller = make_parts(
+        pair.target,
+        pair.draft,
+        speculation,
+        backend=pair.target.facts.backend,
+        costs=lambda: pair.measured_costs(progress).costs,
+    )
+    engine = Engine(
+        target=pair.target,
+        drafter=drafter,
+        controller=controller,
+        verify_rule=speculation.verify,
+    )
+
+    def close() -> None:
+        if isinstance(controller, CostAwareController) and controller.costs.drifted:
+            pair.forget_costs()
+        pair.close()
+
+    return TextEngine(
+        engine,
+        pair.target.tokenizer,
+        facts=make_facts(pair, speculation, notices),
+        close=close,
+    )
+
+
+def decides_by_cost(speculation: SpeculationConfig) -> bool:
+    """Return whether the number of drafts follows measured costs."""
+    off = speculation.drafter == "none" or speculation.num_speculative_tokens == 0
+    return speculation.controller == "auto" and not off
+
+
+def make_parts(
+    target: TargetModel,
+    draft: TargetModel | None,
+    speculation: SpeculationConfig,
+    *,
+    backend: str,
+    costs: Callable[[], PairCosts],
+) -> tuple[Drafter, Controller]:
+    """Return who drafts and who decides how much, over any two models.
+
+    backend  the target's, whose defaults hold where costs do not decide
+    costs    gives the price of passes; asked only where they decide
+    """
+    number = number_of_drafts(speculation, max_width=target.max_width, backend=backend)
+    if not decides_by_cost(speculation):
+        drafter = make_drafter(target, draft, speculation, backend=backend)
+        return (NoDrafter() if number == 0 else drafter), FixedController(number)
+    both = make_cost_aware(target, draft, speculation, costs=costs(), number=number)
+    return both, both
+
+
+def make_cost_aware(
+    target: TargetModel,
+    draft: TargetModel | None,
+    speculation: SpeculationConfig,
+    *,
+    costs: PairCosts,
+    number: int,
+) -> CostAwareController:
+    """Return the controller, and drafter, that chooses among what the configuration allows."""
+    text: Drafter | None = None
+    if speculation.drafter == "ngram":
+        text = NgramDrafter()
+    elif speculation.drafter in ("auto", "suffix"):
+        # whether an unlikely draft is worth its rows is the controller's to say
+        text = SuffixDrafter(min_probability=_LEAST_SURVIVAL)
+    model = None
+    if draft is not None and speculation.drafter in ("auto", "model"):
+        model = make_model_drafter(target, draft)
+    return CostAwareController(costs, text=text, model=model, num_speculative_tokens=number)
+
+
+def number_of_drafts(speculation: SpeculationConfig, *, max_width: int, backend: str) -> int:
+    """Return how many tokens are drafted in a round at most; a pass holds `max_width` rows."""
+    number = speculation.num_speculative_tokens
+    if number is None and speculation.controller == "fixed":
+        return DEFAULTS[backend].num_speculative_tokens
+    return min(MOST_DRAFTS if number is None else number, max_width - 1)
+
+
+def make_drafter(
+    target: TargetModel,
+    draft: TargetModel | None,
+    speculation: SpeculationConfig,
+    *,
+    backend: str,
+) -> Drafter:
+    """Return the drafter the configuration names; `auto` is suffix, else model, else none."""
+    if speculation.drafter == "none":
+        return NoDrafter()
+    if speculation.drafter == "ngram":
+        return NgramDrafter()
+    suffix = SuffixDrafter(min_probability=DEFAULTS[backend].text_min_probability)
+    if speculation.drafter == "suffix" or draft is None:
+        return suffix
+    model = make_model_drafter(target, draft)
+    return model if speculation.drafter == "model" else HybridDrafter([suffix, model])
+
+
+def make_model_drafter(target: TargetModel, draft: TargetModel) -> ModelDrafter:
+    """Return the drafter of a draft model."""
+    head = getattr(draft, "head", None)  # models of llama.cpp have whole heads
+    return ModelDrafter(draft, vocab_size=target.vocab_size, head=head)
+
+
+def make_facts(pair: ModelPair, speculation: SpeculationConfig, notices: list[str]) -> Facts:
+    """Return what replies say about the loaded parts, read from the loaded objects."""
+    config, target, draft = pair.config, pair.target, pair.draft
+    number = number_of_drafts(speculation, max_width=target.max_width, backend=target.facts.backend)
+    off = speculation.drafter == "none" or number == 0
+    draft_size = None
+    if draft is not None:
+        draft_size = model_size(draft, (config.draft or config.target).cache_type)
+    kind = "by measured cost" if decides_by_cost(speculation) else "fixed"
+    return Facts(
+        exactness=target.exactness,
+        models={
+            "target": target.facts.to_dict(),
+            "draft": None if draft is None else draft.facts.to_dict(),
+        },
+        notices=tuple(notices),
+        speculation_on=not off,
+        speculation_reason="turned off" if off else f"{kind}: up to {number} tokens a round",
+        target_size=model_size(target, config.target.cache_type),
+        draft_size=draft_size,
+    )
