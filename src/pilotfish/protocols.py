@@ -76,8 +76,9 @@ class StopRule(Protocol):
 class GuidedDrafter(Drafter, Protocol):
     """A drafter that pays for every token, and takes advice."""
 
-    def num_unread(self, view: SessionView) -> int:
-        """Return how many tokens of the request it has to read before it can draft."""
+    def num_unread(self, view: SessionView) -> int | None:
+        """Return how many tokens of the request it has to read before it can draft; None where
+        it no longer can."""
 
     def propose_guided(
         self, views: Sequence[SessionView], budgets: Sequence[int], rules: Sequence[StopRule]

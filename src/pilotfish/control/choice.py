@@ -71,16 +71,18 @@ class Prices:
                 best, worth = length, value
         return best, worth
 
-    def best_first_length(self, chances: Sequence[float]) -> int:
+    def best_first_length(self, chances: Sequence[float], *, others: float = 0.0) -> int:
         """Return how many tokens of a draft to score now, when the rest can be scored later.
 
         chances  of each token, given those before it; the draft stays what it is, as one that was
                  found in the text does, for as long as it is right
+        others   tokens that other sessions make in the same pass
 
         A long draft that hangs on an uncertain beginning is better tried with few rows first. With
         V(i) the worth of standing at token i with all before it accepted, and a pass of g drafts,
 
-            V(i) = max over g of  1 + sum of survivals - rate T(g) + P(g + 1 right) V(i + g + 1)
+            V(i) = max over g of
+                1 + sum of survivals + others - rate T(g) + P(g + 1 right) V(i + g + 1)
 
         where the pass itself gives the token after g accepted ones, and V is 0 off the draft.
         """
@@ -90,7 +92,7 @@ class Prices:
         first = 0
         for start in range(total, -1, -1):
             best = float("-inf")
-            gain, alive = 1.0, 1.0
+            gain, alive = 1.0 + others, 1.0
             for length in range(min(total - start, most) + 1):
                 place = start + length
                 if length:

@@ -43,6 +43,7 @@ MODEL_PAYS = "the draft model is expected to pay"
 PROBING = "trying whether the draft model pays by now"
 NOTHING_PAYS = "no draft is likely enough to pay for its row"
 NOTHING_OFFERED = "the text repeats nothing"
+MODEL_DOES_NOT_PAY = "paused: the draft model is not expected to pay"
 PAUSED = "paused: drafts have lost what they may"
 MEASURING = "a plain step, to know its price"
 NO_ROOM = "no room for drafts"
@@ -143,13 +144,20 @@ class CostAwareController:
             return
         width = sum(record.num_drafted + 1 for record in records)
         self.costs.observe_target(width, self._context, records[0].target_seconds)
-        seconds = self.costs.target(self._context)
+        seconds = self.costs.rounds(self._context)
         planned = 0.0
         for record in records:
             state = self._requests.get(record.request_id)
-            if state is not None and state.plan is not None:
-                planned += state.plan.draft_seconds
-                self._learn(state.plan, record, seconds, width)
+            if state is None:
+                continue
+            plan = state.plan
+            if plan is None or plan.is_over:
+                # nobody was asked: no room was left, or the drafter failed
+                state.guard.record(record.num_emitted, None)
+                continue
+            planned += plan.draft_seconds
+            plan.is_over = True
+            self._learn(plan, record, seconds, width)
         self.costs.observe_draft(planned, records[0].draft_seconds)
 
     def _state(self, view: SessionView) -> RequestState:
@@ -160,7 +168,7 @@ class CostAwareController:
         return state
 
     def _prices(self, plans: Sequence[Plan]) -> Prices:
-        seconds = self.costs.target(self._context)
+        seconds = self.costs.rounds(self._context)
         base = min(len(plans), len(seconds) - 1)
         # all sessions share the pass: an extra second costs what all of them make in it
         rate = sum(plan.state.rate() for plan in plans) / seconds[base]
@@ -185,23 +193,37 @@ class CostAwareController:
         elif state.tokens_since_step >= _TOKENS_BETWEEN_STEPS:
             plan.reason = MEASURING
         else:
-            wanted = prices.best_first_length(plan.chances) if plan.chances else 0
-            length = min(wanted, prices.num_affordable(state.guard.allowance))
-            plan.alive = survivals(plan.chances[:length])
-            length, plan.text_worth = prices.best_length(plan.alive)
-            text_steps = 1 + prices.extra_seconds(length) / prices.step
-            plan.text_rate = (1 + sum(plan.alive[:length])) / text_steps
-            plan.reason = NOTHING_PAYS if plan.chances else NOTHING_OFFERED
-            if wanted:
-                plan.reason = TEXT_PAYS if length else PAUSED
-            plan.proposal = plan.offer
-            if self._model is not None and state.reads_model:
+            self._weigh_text(plan, prices)
+            if state.reads_model:
                 self._weigh_model(plan, prices)
+            elif self._model is not None and plan.reason != TEXT_PAYS:
+                plan.reason = MODEL_DOES_NOT_PAY
+
+    def _weigh_text(self, plan: Plan, prices: Prices) -> None:
+        """Decide how much of the text's offer is worth scoring."""
+        plan.reason = NOTHING_PAYS if plan.chances else NOTHING_OFFERED
+        plan.proposal = plan.offer
+        wanted = 0
+        if plan.chances:
+            others = prices.rate * prices.step - plan.state.rate()
+            wanted = prices.best_first_length(plan.chances, others=others)
+        affordable = min(wanted, prices.num_affordable(plan.state.guard.allowance))
+        plan.alive = survivals(plan.chances[:affordable])
+        length, plan.text_worth = prices.best_length(plan.alive)
+        text_steps = 1 + prices.extra_seconds(length) / prices.step
+        plan.text_rate = (1 + sum(plan.alive[:length])) / text_steps
+        if length:
+            plan.reason = TEXT_PAYS
+        elif affordable < wanted:
+            plan.reason = PAUSED
 
     def _weigh_model(self, plan: Plan, prices: Prices) -> None:
         """Decide whether the draft model is asked."""
-        state = plan.state
-        first_pass = self._first_pass_seconds(plan)
+        assert self._model is not None
+        state, num_unread = plan.state, self._model.num_unread(plan.view)
+        if num_unread is None:
+            return
+        first_pass = plan.first_pass_seconds = self.costs.reading(num_unread, self._context)
         if first_pass > state.guard.allowance * prices.step:
             plan.reason = TEXT_PAYS if plan.reason == TEXT_PAYS else PAUSED
             return
@@ -213,6 +235,8 @@ class CostAwareController:
             state.backoff = FIRST_BACKOFF
         elif self._probe_is_due(plan, prices, token_seconds):
             plan.asks_model, plan.reason = True, PROBING
+        elif plan.reason in (NOTHING_PAYS, NOTHING_OFFERED):
+            plan.reason = MODEL_DOES_NOT_PAY
 
     def _probe_is_due(self, plan: Plan, prices: Prices, token_seconds: float) -> bool:
         """Return whether to ask a draft model that is not expected to pay, to know it better."""
@@ -228,11 +252,6 @@ class CostAwareController:
             return False
         state.probes_left -= 1
         return True
-
-    def _first_pass_seconds(self, plan: Plan) -> float:
-        """Return the seconds of the draft model's next pass, which reads what it missed."""
-        assert self._model is not None
-        return self.costs.reading(self._model.num_unread(plan.view), self._context)
 
     def _expected_of_model(
         self, plan: Plan, prices: Prices, token_seconds: float
@@ -254,7 +273,7 @@ class CostAwareController:
                 table=plan.state.table("model"),
                 next_chance=self._next_chance(plan.state),
                 prices=prices.beside(others),
-                first_pass_seconds=self._first_pass_seconds(plan) / len(asking),
+                first_pass_seconds=plan.first_pass_seconds / len(asking),
                 pass_seconds=self.costs.draft(len(asking), self._context) / len(asking),
                 affordable_seconds=plan.state.guard.allowance * prices.step,
             )
@@ -287,7 +306,7 @@ class CostAwareController:
         """Learn from one round of one request."""
         state = plan.state
         base = min(record.num_sessions, len(seconds) - 1)
-        step = seconds[base] + self.costs.overhead_seconds
+        step = seconds[base]
         drafted = record.num_drafted > 0 or plan.draft_seconds > 0
         measured = (record.round_seconds / step) if drafted else None
         state.guard.record(record.num_emitted, measured)
@@ -306,6 +325,9 @@ class CostAwareController:
     def _learn_of_model(self, plan: Plan, record: RoundRecord, extra_steps: float) -> None:
         state, kind = plan.state, offer_class(plan.text_worth)
         state.rounds_without_model = 0
+        if plan.reason == PROBING and record.num_accepted > extra_steps:
+            # what pays goes on, until it is expected to pay or no longer does
+            state.probes_left = max(state.probes_left, 1)
         table = state.table("model")
         tried = estimates(plan.proposal)[: record.num_accepted + 1]
         if record.num_emitted == record.num_accepted:  # the reply ended there: nothing was rejected

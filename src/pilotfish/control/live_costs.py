@@ -62,6 +62,10 @@ class LiveCosts:
             self._kept = (place, row)
         return self._kept[1]
 
+    def rounds(self, context: int) -> list[float]:
+        """Return the seconds of a round by the width of its pass: the engine's own are in it."""
+        return [seconds + self.overhead_seconds for seconds in self.target(context)]
+
     def draft(self, width: int, context: int) -> float:
         """Return the seconds of a draft pass and of choosing its token."""
         assert self._costs.draft is not None, "no draft model was measured"

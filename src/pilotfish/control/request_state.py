@@ -87,10 +87,11 @@ class Plan:
     text_worth: float = 0.0
     text_rate: float = 1.0  # tokens a step of the text's offer alone
     asks_model: bool = False
-    probes: bool = False
     proposal: Proposal = field(default_factory=Proposal.empty)
+    first_pass_seconds: float = 0.0  # of the draft model, which reads what it missed
     draft_seconds: float = 0.0
     reason: str = ""
+    is_over: bool = False  # its round was learned from
 
 
 class RequestState:

@@ -152,9 +152,11 @@ class ModelDrafter:
             active = [d for d, row in zip(active, rows, strict=True) if self._extend(d, row)]
         return [Proposal.empty() if draft is None else draft.proposal for draft in drafts]
 
-    def num_unread(self, view: SessionView) -> int:
+    def num_unread(self, view: SessionView) -> int | None:
         """Return how many tokens the draft model has to read before it can draft; an estimate
-        where rejected drafts are still in its cache."""
+        where rejected drafts are still in its cache. None where its context has no room."""
+        if len(view.tokens) > self._model.context_size:
+            return None
         request = self._requests.get(view.request_id)
         if request is None:
             return len(view.tokens)
