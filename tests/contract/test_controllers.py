@@ -6,11 +6,22 @@ from collections.abc import Callable
 
 import pytest
 
+from pilotfish.accounting.cost_curve import CostCurve, PairCosts
+from pilotfish.control.cost_aware import CostAwareController
 from pilotfish.control.fixed import FixedController
 from pilotfish.protocols import Controller
 from pilotfish.types import RoundRecord, SamplingSettings, SessionView
 
-MAKERS: dict[str, Callable[[int], Controller]] = {"fixed": FixedController}
+
+def cost_aware(number: int) -> CostAwareController:
+    costs = PairCosts(target=CostCurve.flat(1.0, row_seconds=0.1), draft=CostCurve.flat(0.2))
+    return CostAwareController(costs, num_speculative_tokens=number)
+
+
+MAKERS: dict[str, Callable[[int], Controller]] = {
+    "fixed": FixedController,
+    "cost-aware": cost_aware,
+}
 
 
 @pytest.fixture(params=MAKERS)
