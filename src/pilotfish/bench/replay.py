@@ -6,22 +6,21 @@ fake clock by what the passes would cost. What comes out is a prediction of the 
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pilotfish.accounting.cost_curve import CostCurve, PairCosts
 from pilotfish.backends.scripted import FakeClock
+from pilotfish.bench.recording import NO_DRAFT, Recording
+from pilotfish.bench.runner import Clock
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.session import Session
-from pilotfish.errors import BackendError, ConfigError
+from pilotfish.errors import BackendError
 from pilotfish.protocols import Controller, Drafter, TargetModel
-from pilotfish.types import FloatArray, Segment
+from pilotfish.types import FloatArray, Proposal, RoundRecord, Segment, SessionView
 
 _OFF_PATH = 0  # a token that no recording has
 _END = 1  # the token after the end of a reply
@@ -29,81 +28,9 @@ _NUM_RESERVED = 2
 _LEAST_PROBABILITY = 1e-4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
-    """One reply of a target, and what a draft model would have said at each of its positions.
-
-    prompt, reply        token ids
-    draft                [len(reply)] the draft model's likeliest token at each position
-    draft_probabilities  [len(reply)] its probability; both are empty where no draft model was asked
-    """
-
-    id: str
-    category: str
-    prompt: tuple[int, ...]
-    reply: tuple[int, ...]
-    draft: tuple[int, ...] = ()
-    draft_probabilities: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        lengths = {len(self.draft), len(self.draft_probabilities)}
-        if not self.prompt or not self.reply or not lengths <= {0, len(self.reply)}:
-            raise ConfigError(
-                f"recording {self.id}: prompt and reply must not be empty, and the draft must have "
-                "an entry for each token of the reply, or none"
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the recording as plain JSON values."""
-        return {
-            "id": self.id,
-            "category": self.category,
-            "prompt": list(self.prompt),
-            "reply": list(self.reply),
-            "draft": list(self.draft),
-            "draft_probabilities": [round(value, 4) for value in self.draft_probabilities],
-        }
-
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> Recording:
-        """Return the recording `to_dict` gave; ConfigError if it is none."""
-        try:
-            return cls(
-                id=str(raw["id"]),
-                category=str(raw["category"]),
-                prompt=tuple(map(int, raw["prompt"])),
-                reply=tuple(map(int, raw["reply"])),
-                draft=tuple(map(int, raw["draft"])),
-                draft_probabilities=tuple(map(float, raw["draft_probabilities"])),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"not a recording: {error!r}") from error
-
-
-def save_recordings(path: Path, recordings: Iterable[Recording]) -> None:
-    """Write recordings, one JSON object a line."""
-    lines = [json.dumps(recording.to_dict()) for recording in recordings]
-    path.write_text("\n".join(lines) + "\n")
-
-
-def load_recordings(path: Path) -> list[Recording]:
-    """Read what `save_recordings` wrote; ConfigError names the line that is wrong."""
-    recordings = []
-    try:
-        text = path.read_text()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            recordings.append(Recording.from_dict(json.loads(line)))
-        except (ValueError, ConfigError) as error:
-            raise ConfigError(f"{path.name}, line {number}: {error}") from error
-    return recordings
-
-
 def _renumbered(recordings: Sequence[Recording]) -> dict[int, int]:
     """Return new numbers for the tokens that occur: rows need not be as wide as a vocabulary."""
-    distinct = sorted({t for r in recordings for t in (*r.prompt, *r.reply, *r.draft)})
+    distinct = sorted({t for r in recordings for t in (*r.prompt, *r.reply, *r.draft)} - {NO_DRAFT})
     return {token: number for number, token in enumerate(distinct, start=_NUM_RESERVED)}
 
 
@@ -115,14 +42,18 @@ class _Script:
     num_prompt_tokens: int
     guesses: list[int]
     probabilities: Sequence[float]
+    end_ids: frozenset[int] = frozenset([_END])
+    max_tokens: int = 1
 
     @classmethod
     def of(cls, recording: Recording, number: Mapping[int, int]) -> _Script:
         return cls(
             text=[number[t] for t in (*recording.prompt, *recording.reply)] + [_END],
             num_prompt_tokens=len(recording.prompt),
-            guesses=[number[t] for t in recording.draft],
+            guesses=[number.get(t, _OFF_PATH) for t in recording.draft],
             probabilities=recording.draft_probabilities,
+            end_ids=frozenset(number[t] for t in recording.end_ids if t in number) | {_END},
+            max_tokens=recording.limit,
         )
 
     @property
@@ -169,34 +100,51 @@ class _Cache:
 
 
 class _ReplayedModel:
-    """A model that knows one recording: what both sides of a replayed pair share."""
+    """A model that knows one recording: what both sides of a replayed pair share.
+
+    reading_seconds  a token of a prompt; None: what the widest measured passes take
+    """
 
     context_size = 1 << 20
     max_width = 1 << 10
 
     def __init__(
-        self, vocab_size: int, curve: CostCurve, clock: FakeClock, overhead: float
+        self,
+        vocab_size: int,
+        curve: CostCurve,
+        clock: FakeClock,
+        *,
+        overhead: float = 0.0,
+        reading_seconds: float | None = None,
     ) -> None:
         self.vocab_size = vocab_size
         self.script = _Script([_END], 1, [], ())
+        self.num_passes = 0
         self._curve = curve
         self._clock = clock
         self._overhead = overhead
+        self._reading_seconds = reading_seconds
 
     def new_cache(self) -> _Cache:
         return _Cache(self.script)
 
     def forward(self, segments: Sequence[Segment]) -> list[FloatArray]:
+        self.num_passes += 1
         num_tokens = sum(len(segment.token_ids) for segment in segments)
-        context = max(len(segment.cache) for segment in segments)
-        self._clock.advance(self._seconds(num_tokens, context) + self._overhead)
+        if any(segment.num_rows for segment in segments):
+            context = max(len(segment.cache) for segment in segments)
+            self._clock.advance(self._curve.at(num_tokens, context) + self._overhead)
+        else:
+            self._clock.advance(self._reading(num_tokens, len(segments[0].cache)))
         return [self._rows(segment) for segment in segments]
 
-    def _seconds(self, num_tokens: int, context: int) -> float:
+    def _reading(self, num_tokens: int, context: int) -> float:
         widest = self._curve.widths[-1]
+        if self._reading_seconds is not None:
+            return self._reading_seconds * num_tokens
         if num_tokens <= widest or widest < 2:
             return self._curve.at(num_tokens, context)
-        # a prompt: wide passes, one after the other
+        # wide passes, one after the other
         return self._curve.at(widest, context) * num_tokens / widest
 
     def _rows(self, segment: Segment) -> FloatArray:
@@ -234,6 +182,73 @@ class _ReplayedDraft(_ReplayedModel):
         row[token] = math.log(probability)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """What takes time in a replay beside the passes that the curves have.
+
+    drafting_seconds       looking for drafts in the text and deciding, in each round
+    reading_seconds        a token of a prompt, for the target; None: what wide passes take
+    draft_reading_seconds  the same for the draft model
+    """
+
+    drafting_seconds: float = 0.0
+    reading_seconds: float | None = None
+    draft_reading_seconds: float | None = None
+
+
+class _Parts:
+    """The drafter and the controller of a replay; what they do takes time on its clock.
+
+    own_seconds  what they took by `timer`, round by round; without those in which the draft model
+                 was asked, whose tokens have a price of their own
+    """
+
+    def __init__(
+        self, drafter: Drafter, controller: Controller, clock: FakeClock, *, timer: Clock
+    ) -> None:
+        self.drafter = drafter
+        self.own_seconds: list[float] = []
+        self.engine_seconds = 0.0
+        self.drafting_seconds = 0.0
+        self.draft_model: _ReplayedModel | None = None
+        self._controller = controller
+        self._clock = clock
+        self._timer = timer
+        self._spent = 0.0
+        self._num_draft_passes = 0
+
+    def prepare(self, view: SessionView) -> None:
+        self.drafter.prepare(view)
+
+    def forget(self, request_id: int) -> None:
+        self.drafter.forget(request_id)
+
+    def draft_budgets(self, views: Sequence[SessionView]) -> list[int]:
+        self._num_draft_passes = self._count_draft_passes()
+        self._clock.advance(self.engine_seconds)
+        start = self._timer()
+        budgets = self._controller.draft_budgets(views)
+        self._spent = self._timer() - start
+        return budgets
+
+    def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
+        self._clock.advance(self.drafting_seconds)
+        start = self._timer()
+        proposals = self.drafter.propose(views, budgets)
+        self._spent += self._timer() - start
+        return proposals
+
+    def observe(self, records: Sequence[RoundRecord]) -> None:
+        start = self._timer()
+        self._controller.observe(records)
+        self._spent += self._timer() - start
+        if self._count_draft_passes() == self._num_draft_passes:
+            self.own_seconds.append(self._spent)
+
+    def _count_draft_passes(self) -> int:
+        return 0 if self.draft_model is None else self.draft_model.num_passes
+
+
 PartsMaker = Callable[[TargetModel, "TargetModel | None"], tuple[Drafter, Controller]]
 
 
@@ -249,31 +264,66 @@ class Replayed:
         """Return the time of the rounds."""
         return sum(record.round_seconds for record in self.session.records)
 
+    @property
+    def total_seconds(self) -> float:
+        """Return the time of the rounds and of reading the prompt, by both models."""
+        return self.session.prefill_seconds + self.seconds
+
 
 class Replay:
     """Replays recordings one after the other through one drafter and one controller.
 
     `make_parts` is given the replayed target and, if the costs have one, the replayed draft model,
-    and returns the parts to try: they live as long as the replay, as in a server.
+    and returns the parts to try: they live as long as the replay, as in a server. `timer` measures
+    what these parts take themselves.
     """
 
     def __init__(
-        self, recordings: Sequence[Recording], costs: PairCosts, make_parts: PartsMaker
+        self,
+        recordings: Sequence[Recording],
+        costs: PairCosts,
+        make_parts: PartsMaker,
+        *,
+        pace: Pace | None = None,
+        timer: Clock | None = None,
     ) -> None:
+        pace = pace or Pace()
         self.clock = FakeClock()
         self.recordings = tuple(recordings)
         self._number = _renumbered(recordings)
         vocab_size = len(self._number) + _NUM_RESERVED
-        self._target = _ReplayedTarget(vocab_size, costs.target, self.clock, costs.overhead_seconds)
+        self._target = _ReplayedTarget(
+            vocab_size, costs.target, self.clock, reading_seconds=pace.reading_seconds
+        )
         self._draft = None
         if costs.draft is not None:
             self._draft = _ReplayedDraft(
-                vocab_size, costs.draft, self.clock, costs.draft_overhead_seconds
+                vocab_size,
+                costs.draft,
+                self.clock,
+                overhead=costs.draft_overhead_seconds,
+                reading_seconds=pace.draft_reading_seconds,
             )
         drafter, controller = make_parts(self._target, self._draft)
+        self._parts = _Parts(drafter, controller, self.clock, timer=timer or self.clock)
+        self._parts.engine_seconds = costs.overhead_seconds
+        self._parts.drafting_seconds = pace.drafting_seconds
+        self._parts.draft_model = self._draft
         self.engine = Engine(
-            target=self._target, drafter=drafter, controller=controller, clock=self.clock
+            target=self._target, drafter=self._parts, controller=self._parts, clock=self.clock
         )
+
+    @property
+    def own_seconds(self) -> list[float]:
+        """Return what drafter and controller took by the timer, round by round, but for rounds in
+        which the draft model was asked."""
+        return self._parts.own_seconds
+
+    def clear(self) -> None:
+        """Let the drafter forget past replies, as a benchmark does."""
+        clear = getattr(self._parts.drafter, "clear", None)
+        if clear is not None:
+            clear()
 
     def run(self, recording: Recording) -> Replayed:
         """Return one of the recordings as this engine would have decoded it."""
@@ -282,7 +332,7 @@ class Replay:
             if model is not None:
                 model.script = script
         session = self.engine.start(
-            script.prompt, max_tokens=len(recording.reply), end_ids=frozenset([_END]), seed=0
+            script.prompt, max_tokens=script.max_tokens, end_ids=script.end_ids, seed=0
         )
         for _ in self.engine.run(session):
             pass

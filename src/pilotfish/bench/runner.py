@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pilotfish.build import ModelPair
 
 PLAIN = "none"
-_WARM_UP_PROMPT = "Count from one to twenty in words, then back from twenty to one."
-_WARM_UP_TOKENS = 16
+WARM_UP_PROMPT = "Count from one to twenty in words, then back from twenty to one."
+WARM_UP_TOKENS = 16
 
 Clock = Callable[[], float]
 Progress = Callable[[int, int, str], None]
@@ -205,9 +205,9 @@ class _Running:
 
     def warm_up(self) -> None:
         """Let every engine give a short reply that is not measured and not remembered."""
-        request = replace(self._settings.request, max_tokens=_WARM_UP_TOKENS)
+        request = replace(self._settings.request, max_tokens=WARM_UP_TOKENS)
         for name, engine in self._engines.items():
-            ids = engine.prompt_ids(_WARM_UP_PROMPT, request)
+            ids = engine.prompt_ids(WARM_UP_PROMPT, request)
             self._run(name, ids, request, place=(0, 0))
             clear_store(engine)
         self._seen.clear()
