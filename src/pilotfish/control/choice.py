@@ -84,13 +84,14 @@ class Prices:
             V(i) = max over g of
                 1 + sum of survivals + others - rate T(g) + P(g + 1 right) V(i + g + 1)
 
-        where the pass itself gives the token after g accepted ones, and V is 0 off the draft.
+        where the pass itself gives the token after g accepted ones, and V is 0 off the draft
+        and past its end.
         """
         total, most = len(chances), min(len(chances), self.room)
         costs = [self.rate * self.seconds[self.base + length] for length in range(most + 1)]
-        later = [0.0] * (total + 2)
+        later = [0.0] * (total + 1)
         first = 0
-        for start in range(total, -1, -1):
+        for start in range(total - 1, -1, -1):
             best = float("-inf")
             gain, alive = 1.0 + others, 1.0
             for length in range(min(total - start, most) + 1):

@@ -325,8 +325,8 @@ class CostAwareController:
     def _learn_of_model(self, plan: Plan, record: RoundRecord, extra_steps: float) -> None:
         state, kind = plan.state, offer_class(plan.text_worth)
         state.rounds_without_model = 0
-        if plan.reason == PROBING and record.num_accepted > extra_steps:
-            # what pays goes on, until it is expected to pay or no longer does
+        if plan.reason == PROBING and record.num_accepted > extra_steps + plan.text_worth:
+            # what paid goes on, until it is expected to pay or no longer does
             state.probes_left = max(state.probes_left, 1)
         table = state.table("model")
         tried = estimates(plan.proposal)[: record.num_accepted + 1]

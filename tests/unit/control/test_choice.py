@@ -69,13 +69,13 @@ def worth_of_policy(prices: Prices, chances: Sequence[float], policy: Sequence[i
         for is_right, chance in zip(right, chances, strict=True):
             weight *= chance if is_right else 1 - chance
         place, gained = 0, 0.0
-        while place <= len(chances):
+        while place < len(chances):
             length = policy[place]
             run = list(itertools.takewhile(bool, right[place : place + length]))
             gained += 1 + len(run) - prices.rate * prices.seconds[prices.base + length]
             after = place + length
             if len(run) < length or after >= len(chances) or not right[after]:
-                break  # off the draft, or past its end
+                break  # off the draft, or at its end: as any other place of the text
             place = after + 1
         total += weight * gained
     return total
@@ -83,7 +83,7 @@ def worth_of_policy(prices: Prices, chances: Sequence[float], policy: Sequence[i
 
 def best_of_policies(prices: Prices, chances: Sequence[float], first: int | None = None) -> float:
     """Return the worth of the best policy, or of the best that begins with `first` tokens."""
-    choices = [range(len(chances) - i + 1) for i in range(len(chances) + 1)]
+    choices = [range(len(chances) - i + 1) for i in range(len(chances))]
     if first is not None:
         choices[0] = range(first, first + 1)
     return max(worth_of_policy(prices, chances, policy) for policy in itertools.product(*choices))
@@ -92,7 +92,7 @@ def best_of_policies(prices: Prices, chances: Sequence[float], first: int | None
 @pytest.mark.parametrize("curve", [FLAT, STAIRCASE, LINEAR, SAWTOOTH])
 @pytest.mark.parametrize("rate", [1.0, 1.4, 2.2])
 @pytest.mark.parametrize(
-    "chances", [[0.9], [0.3, 0.95, 0.95], [0.95, 0.4, 0.9], [0.6, 0.6, 0.6], [1.0, 0.0, 1.0], []]
+    "chances", [[0.9], [0.3, 0.95, 0.95], [0.95, 0.4, 0.9], [0.6, 0.6, 0.6], [1.0, 0.0, 1.0]]
 )
 def test_best_first_length_begins_a_best_policy(
     curve: list[float], rate: float, chances: list[float]
