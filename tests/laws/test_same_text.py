@@ -6,11 +6,14 @@ import itertools
 
 import pytest
 
+from pilotfish.accounting.cost_curve import CostCurve, PairCosts
 from pilotfish.backends.scripted import ScriptedModel, random_logits
+from pilotfish.control.cost_aware import CostAwareController
 from pilotfish.drafters.hybrid import HybridDrafter
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
+from pilotfish.engine.engine import Engine
 from pilotfish.types import SamplingSettings, StopReason
 from support.drafters import FunctionDrafter, RaisingDrafter, never, oracle, random_tokens
 from support.engines import SETTINGS, VOCAB, finish, scripted_engine
@@ -59,6 +62,64 @@ def test_every_drafter_leaves_the_reply_as_it_is(name: str, settings: str) -> No
             assert reply.output_ids == reference.output_ids
             assert reply.stop_reason == reference.stop_reason
             assert sum(r.num_emitted for r in reply.records) == len(reply.output_ids)
+
+
+# rows that cost next to nothing: whatever is offered is tried
+CHEAP = PairCosts(
+    target=CostCurve.flat(1.0, row_seconds=1e-4), draft=CostCurve.flat(1e-4), overhead_seconds=1e-3
+)
+
+
+def cost_aware_engine(text: str, model: str, reference: list[int], rule: str) -> Engine:
+    """Return an engine whose controller chooses between two drafters, or one where one is ""."""
+    controller = CostAwareController(
+        CHEAP,
+        text=drafter_named(text, reference) if text else None,
+        model=drafter_named(model, reference) if model else None,
+        num_speculative_tokens=8,
+    )
+    target = ScriptedModel(random_logits(VOCAB, seed=0), vocab_size=VOCAB)
+    return Engine(target=target, drafter=controller, controller=controller, verify_rule=rule)
+
+
+PAIRS = [
+    *(("suffix", ""), ("oracle-3", ""), ("never", ""), ("raising", ""), ("", "self")),
+    *(("ngram", "model"), ("suffix", "self"), ("random", "partial"), ("oracle-3", "model")),
+]
+
+
+@pytest.mark.parametrize("settings", list(SETTINGS))
+@pytest.mark.parametrize(("text", "model"), PAIRS)
+def test_the_controller_leaves_the_reply_as_it_is(text: str, model: str, settings: str) -> None:
+    options = {"settings": SETTINGS[settings], "end_ids": frozenset({0}), "max_tokens": 60}
+    # the token rule gives the same tokens where there is one choice, the same law elsewhere
+    for rule in ("match", "token") if settings == "greedy" else ("match",):
+        num_drafted = 0
+        engine = None
+        for seed in (7, 8, 9):
+            reference = finish(scripted_engine(), PROMPT, seed=seed, **options)
+            if engine is None or "oracle" in text or "never" in text:
+                engine = cost_aware_engine(text, model, reference.output_ids, rule)
+            reply = finish(engine, PROMPT, seed=seed, **options)
+            assert reply.output_ids == reference.output_ids
+            assert reply.stop_reason == reference.stop_reason
+            num_drafted += sum(record.num_drafted for record in reply.records)
+        assert num_drafted > 0
+
+
+@pytest.mark.parametrize("settings", list(SETTINGS))
+def test_the_controller_leaves_the_replies_of_several_sessions_as_they_are(settings: str) -> None:
+    prompts = [(4,), PROMPT, (1, 2, 3) * 7, (7, 7, 7)]
+    options = {"settings": SETTINGS[settings], "max_tokens": 50}
+    references = [
+        finish(scripted_engine(), prompt, seed=seed, **options).output_ids
+        for seed, prompt in enumerate(prompts)
+    ]
+    engine = cost_aware_engine("suffix", "model", [], "match")
+    sessions = [engine.start(prompt, seed=seed, **options) for seed, prompt in enumerate(prompts)]
+    engine.run_together(sessions)
+    assert [session.output_ids for session in sessions] == references
+    assert all(any(record.num_drafted for record in session.records) for session in sessions)
 
 
 def test_self_draft_under_sampling_is_always_accepted() -> None:

@@ -12,8 +12,10 @@ import pytest
 from pilotfish.accounting.cost_curve import CostCurve, PairCosts
 from pilotfish.accounting.decisions import speculation_dict
 from pilotfish.accounting.metrics import acceptance_rate
+from pilotfish.backends.scripted import ScriptedModel
 from pilotfish.control import cost_aware
 from pilotfish.control.cost_aware import CostAwareController, draft_can_pay
+from pilotfish.drafters.model import ModelDrafter
 from pilotfish.engine.session import Session
 from pilotfish.types import FloatArray, Proposal, SamplingSettings, SessionView
 from support.controlled import (
@@ -246,6 +248,28 @@ def test_tokens_after_a_wrong_one_were_never_tried(source: str) -> None:
     rate = acceptance_rate(session.records)
     assert rate is not None
     assert rate < 0.5
+
+
+@pytest.mark.parametrize("needs_laws", [False, True])
+def test_under_the_token_rule_no_drawn_token_is_dropped(needs_laws: bool) -> None:
+    """The fourth token begins a dear step of the staircase, in the hope of more; when none comes
+    it is not worth its row any more. It may go unless it was drawn from a law."""
+    chances = (0.95, 0.95, 0.95, 0.5, 0.04)
+
+    def rows(prefix: tuple[int, ...]) -> FloatArray:
+        chance = chances[min(len(prefix) - 3, 4)]
+        row = np.full(32, np.log((1 - chance) / 31), dtype=np.float32)
+        row[5] = np.log(chance)
+        return row
+
+    costs = PairCosts(target=CURVES["staircase"], draft=CostCurve.flat(0.02))
+    model = ModelDrafter(ScriptedModel(rows, vocab_size=32), vocab_size=32)
+    controller = CostAwareController(costs, model=model)
+    settings = SamplingSettings(temperature=1.0)
+    view = SessionView(1, [1, 2, 3], 3, settings, 7, 0, frozenset(), needs_laws)
+    controller.prepare(view)
+    (proposal,) = controller.propose([view], [8])
+    assert len(proposal.token_ids) == (5 if needs_laws else 3)
 
 
 # --- what stats say
