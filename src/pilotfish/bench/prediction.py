@@ -38,6 +38,11 @@ class PredictedReply:
     num_drafted: int
     num_accepted: int
 
+    @property
+    def prompt_seconds(self) -> float:
+        """Return what reading the prompt takes."""
+        return self.total_seconds - self.seconds
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
@@ -120,30 +125,28 @@ class Predictor:
         self._timer = timer
         self._pace = pace_of_recordings(recordings, self.costs)
         self._known_seconds: dict[str, float] = {}
-        self._plain = self._replayed(Mode(PLAIN), self.costs, self.recordings)
+        self._plain = self._replayed(Mode(PLAIN), self.recordings)
 
-    def predict(self, mode: Mode, *, costs: PairCosts | None = None) -> Prediction:
-        """Return what replays of all recordings in the mode say, by default on the costs of this
-        machine. Plain decoding is always on these."""
-        return self._prediction(mode, costs or self.costs, self.recordings, ceiling=None)
-
-    def with_ceiling(self, mode: Mode, number: int) -> Prediction:
-        """Return the prediction where the controller drafts at most so many tokens in a round."""
-        return self._prediction(mode, self.costs, self.recordings, ceiling=number)
-
-    def with_acceptance(self, mode: Mode, recordings: Sequence[Recording]) -> Prediction:
-        """Return the prediction for the same replies with another draft model's words."""
-        return self._prediction(mode, self.costs, recordings, ceiling=None)
-
-    def _prediction(
+    def predict(
         self,
         mode: Mode,
-        costs: PairCosts,
-        recordings: Sequence[Recording],
         *,
-        ceiling: int | None,
+        ceiling: int | None = None,
+        draft_factor: float = 1.0,
+        recordings: Sequence[Recording] | None = None,
     ) -> Prediction:
-        own = self._replayed(mode, costs, recordings, ceiling=ceiling)
+        """Return what replays of all recordings in a mode say.
+
+        ceiling       the most tokens the controller drafts in a round
+        draft_factor  how much dearer the draft model is taken to be than it is
+        recordings    the same replies, with other words of the draft model
+        """
+        own = self._replayed(
+            mode,
+            self.recordings if recordings is None else recordings,
+            ceiling=ceiling,
+            draft_factor=draft_factor,
+        )
         replies = [
             replace(
                 reply,
@@ -157,14 +160,17 @@ class Predictor:
     def _replayed(
         self,
         mode: Mode,
-        costs: PairCosts,
         recordings: Sequence[Recording],
         *,
         ceiling: int | None = None,
+        draft_factor: float = 1.0,
     ) -> list[PredictedReply]:
-        maker = self._maker(mode, costs, ceiling)
-        pace = replace(self._pace, drafting_seconds=self._drafting_seconds(mode))
-        replay = Replay(recordings, costs, maker, pace=pace)
+        maker = self._maker(mode, ceiling, draft_factor)
+        pace = replace(
+            _with_dearer_reading(self._pace, draft_factor),
+            drafting_seconds=self._drafting_seconds(mode),
+        )
+        replay = Replay(recordings, _with_dearer_draft(self.costs, draft_factor), maker, pace=pace)
         replies = []
         for recording in recordings:
             replay.clear()
@@ -197,7 +203,7 @@ class Predictor:
     def _own_seconds(self, mode: Mode) -> float:
         kind = mode.drafter if mode.num_drafts is None else f"{mode.drafter}:fixed"
         if kind not in self._known_seconds:
-            maker = self._maker(mode, self.costs, None)
+            maker = self._maker(mode, None, 1.0)
             replay = Replay(self.recordings, self.costs, maker, timer=self._timer)
             for recording in self.recordings[:_TIMED_RECORDINGS]:
                 replay.clear()
@@ -206,9 +212,12 @@ class Predictor:
             self._known_seconds[kind] = statistics.median(own) if own else 0.0
         return self._known_seconds[kind]
 
-    def _maker(self, mode: Mode, costs: PairCosts, ceiling: int | None) -> PartsMaker:
+    def _maker(self, mode: Mode, ceiling: int | None, draft_factor: float) -> PartsMaker:
+        """Return what makes the parts of a mode. Like those of an engine they begin with the
+        calibration, whatever passes take by now."""
         from pilotfish import build  # not at the top: help needs no backend
 
+        costs = _with_dearer_draft(self._calibrated, draft_factor)
         speculation = mode.speculation(self._base)
         if ceiling is not None:
             speculation = replace(speculation, num_speculative_tokens=ceiling)
@@ -249,6 +258,17 @@ def costs_of_recordings(recordings: Sequence[Recording], costs: PairCosts) -> Pa
         draft=draft,
         overhead_seconds=max(0.0, own),
     )
+
+
+def _with_dearer_draft(costs: PairCosts, factor: float) -> PairCosts:
+    draft = costs.draft and costs.draft.scaled(factor)
+    overhead = factor * costs.draft_overhead_seconds
+    return replace(costs, draft=draft, draft_overhead_seconds=overhead)
+
+
+def _with_dearer_reading(pace: Pace, factor: float) -> Pace:
+    seconds = pace.draft_reading_seconds
+    return replace(pace, draft_reading_seconds=None if seconds is None else factor * seconds)
 
 
 def _reshaped(curve: CostCurve, factors: Mapping[int, float]) -> CostCurve:

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from pilotfish import __version__
-from pilotfish.cli import bench, calc, calibrate, chat, generate, models
+from pilotfish.cli import advise, bench, calc, calibrate, chat, generate, models
 from pilotfish.cli.console import print_error
 from pilotfish.errors import PilotfishError
 
@@ -26,6 +26,7 @@ app = typer.Typer(add_completion=False)
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("bench")(bench.bench)
+app.command("advise")(advise.advise)
 app.command("calibrate")(calibrate.calibrate)
 app.command("calc")(calc.calc)
 app.add_typer(models.app, name="models")

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
-from pilotfish import __version__
 from pilotfish.bench.findings import headline
 from pilotfish.bench.runner import (
     PLAIN,
     BenchSettings,
     Mode,
-    Progress,
     mode_engines,
     parse_modes,
     run_benchmark,
@@ -30,6 +25,13 @@ from pilotfish.bench.workload import OWN, OWN_CATEGORIES, Workload, load_workloa
 from pilotfish.cli.arguments import as_number, naming_options, with_options
 from pilotfish.cli.console import page, print_json, print_notices, talk, waiting
 from pilotfish.cli.options import EngineOptions
+from pilotfish.cli.origin import origin
+from pilotfish.cli.replays import (
+    predicted_line,
+    predicted_speedups,
+    recorded_replies,
+    shown_progress,
+)
 from pilotfish.config import EngineConfig, Request
 from pilotfish.errors import ConfigError
 from pilotfish.types import SamplingSettings
@@ -95,6 +97,10 @@ class BenchOptions:
             _HOW,
             "Let drafters remember replies; repeated prompts are then reported apart.",
         ),
+    ] = False
+    predict: Annotated[
+        bool,
+        _option("--predict", _HOW, "Record each prompt first, and predict the speedups by replay."),
     ] = False
 
     def settings(self) -> BenchSettings:
@@ -181,11 +187,17 @@ def bench(
         print_notices(pair.notices)
         with waiting("measuring what passes cost"):
             engines = mode_engines(pair, modes, config.speculation)
+        prediction = {}
         with shown_progress() as progress:
+            if options.predict:
+                recorded = recorded_replies(
+                    pair, engines[PLAIN], workload.prompts, settings.request, progress=progress
+                )
+                prediction = {"prediction": predicted_speedups(pair, recorded, modes)}
             result = run_benchmark(engines, workload.prompts, settings, progress=progress)
         facts = engines[PLAIN].facts.models
         sizes = model_sizes(config, pair)
-        summary = summarize(result, workload=workload.name, sizes=sizes)
+        summary = summarize(result, workload=workload.name, sizes=sizes) | prediction
         summary |= origin(context, config, pair, facts)
     finally:
         pair.close()
@@ -221,60 +233,6 @@ def modes_and_config(options: EngineOptions, wanted: str | None) -> tuple[list[M
     return modes, config
 
 
-@contextmanager
-def shown_progress() -> Iterator[Progress | None]:
-    """Give a progress callback that draws a bar on a terminal; None elsewhere."""
-    console = talk()
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(compact=True),
-    )
-    with ProgressBar(*columns, console=console, transient=True) as bars:
-        task = bars.add_task("warming up", total=None)
-
-        def progress(done: int, total: int, name: str) -> None:
-            bars.update(task, description=name, completed=done, total=total)
-
-        yield progress
-
-
-def origin(
-    context: typer.Context, config: EngineConfig, pair: ModelPair, facts: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return what a summary says about models, memory and where its figures come from."""
-    from pilotfish.accounting.provenance import peak_memory_bytes, provenance, total_memory_bytes
-    from pilotfish.backends import machine
-
-    described = {
-        side: None
-        if facts.get(side) is None or model is None
-        else model_facts(model.reference, facts[side])
-        for side, model in (("target", config.target), ("draft", config.draft))
-    }
-    return {
-        "models": described,
-        "memory": {
-            "target": pair.target.facts.memory_bytes,
-            "draft": None if pair.draft is None else pair.draft.facts.memory_bytes,
-            "peak_process": peak_memory_bytes(),
-        },
-        "calibration": None if pair.calibration is None else pair.calibration.report_dict(),
-        "provenance": provenance(
-            ["pilotfish", "bench", *typed_options(context)],
-            version=__version__,
-            processor=machine.processor_name(),
-            cores=machine.count_cores(machine.GRANTED_CPUS),
-            memory_bytes=total_memory_bytes(),
-            threads=pair.target.facts.threads,
-        ),
-    }
-
-
 def model_sizes(config: EngineConfig, pair: ModelPair) -> ModelSizes:
     """Return the sizes of the loaded models, from the headers of their files."""
     from pilotfish.cli.calc_inputs import model_size
@@ -284,26 +242,6 @@ def model_sizes(config: EngineConfig, pair: ModelPair) -> ModelSizes:
         is_small = pair.draft.facts.backend == "native"
         draft = model_size(config.draft.reference, as_draft=is_small)
     return ModelSizes(model_size(config.target.reference), draft)
-
-
-def model_facts(reference: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a model with its name in place of its path."""
-    file = Path(facts["path"]).name
-    kept = {key: value for key, value in facts.items() if key != "path"}
-    return {"name": file if reference.endswith(file) else reference, "file": file, **kept}
-
-
-def typed_options(context: typer.Context) -> list[str]:
-    """Return the options of a command as they were typed, in the command's order."""
-    words: list[str] = []
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            value = context.params[name]
-            flag = max(parameter.opts, key=len)
-            words += [flag] if value is True else [flag, str(value)]
-    return words
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
@@ -319,6 +257,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         "Speedup of decoding, with the 95 % interval over prompts.\n"
     )
     console.print(summary_table(summary))
+    for name, predicted in summary.get("prediction", {}).items():
+        console.print(predicted_line(name, predicted, summary["modes"][name]["speedup"]))
     for name, mode in summary["modes"].items():
         if (repeated := mode["repeated"]) and repeated["runs"]:
             console.print(

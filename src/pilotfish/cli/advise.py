@@ -1,0 +1,350 @@
+"""`pilotfish advise`: a short measurement, and what follows from it for drafting."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from pilotfish.bench.recording import Recorded, load_recordings, save_recordings
+from pilotfish.bench.runner import PLAIN, BenchSettings, Mode, mode_engines, run_benchmark
+from pilotfish.bench.summary import summarize
+from pilotfish.bench.workload import OWN, Prompt, in_turns, load_workload
+from pilotfish.cli.arguments import as_number, naming_options, with_options
+from pilotfish.cli.console import figures_table, page, print_json, print_notices, talk, waiting
+from pilotfish.cli.options import EngineOptions
+from pilotfish.cli.origin import origin
+from pilotfish.cli.replays import (
+    predicted_line,
+    predictor_of,
+    recorded_replies,
+    shown_progress,
+)
+from pilotfish.config import EngineConfig, Request
+from pilotfish.errors import ConfigError
+from pilotfish.types import SamplingSettings, require, require_number
+
+if TYPE_CHECKING:
+    from pilotfish.bench.advice import Advice
+    from pilotfish.bench.prediction import Prediction
+    from pilotfish.build import ModelPair
+    from pilotfish.generation import TextEngine
+
+_WHAT, _HOW, _OUTPUT = "Workload", "Measuring", "Output"
+_WIDTH = 79
+_MEASURED_ROUNDS = 2
+
+
+def _option(name: str, panel: str, about: str, metavar: str = " ") -> Any:
+    return typer.Option(
+        name, metavar=metavar, help=about, rich_help_panel=panel, show_default=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdviseOptions:
+    """What is recorded, and for how long."""
+
+    limit: Annotated[
+        str | None,
+        _option("--limit", _WHAT, "Ask only N prompts, of all categories alike.", "N"),
+    ] = None
+    raw: Annotated[bool, _option("--raw", _WHAT, "Send prompts as they are: no chat template.")] = (
+        False
+    )
+    max_tokens: Annotated[
+        str, _option("--max-tokens", _WHAT, "Longest reply.  Default: 96.", "N")
+    ] = "96"
+    temperature: Annotated[
+        str,
+        _option("--temperature", _WHAT, "0 takes the likeliest token (default).", "X"),
+    ] = "0"
+    seed: Annotated[str, _option("--seed", _WHAT, "Of every reply.  Default: 0.", "N")] = "0"
+    budget: Annotated[
+        str,
+        _option("--budget", _HOW, "Stop recording after that long.  Default: 120.", "SECONDS"),
+    ] = "120"
+    record: Annotated[
+        str | None, _option("--record", _HOW, "Keep the recorded replies.", "FILE")
+    ] = None
+    replay: Annotated[
+        str | None,
+        _option("--replay", _HOW, "Take replies recorded before instead of asking.", "FILE"),
+    ] = None
+    measure: Annotated[
+        bool,
+        _option("--measure", _HOW, "Measure auto on the same prompts, too, and compare."),
+    ] = False
+    flags: Annotated[
+        bool,
+        _option("--flags", _OUTPUT, "Print options for llama-server, vLLM and SGLang as well."),
+    ] = False
+    json: Annotated[bool, _option("--json", _OUTPUT, "Print one JSON document.")] = False
+
+    def request(self) -> Request:
+        """Return how replies are made; ConfigError names the wrong option."""
+        with naming_options():
+            return Request(
+                max_tokens=as_number(self.max_tokens),
+                seed=as_number(self.seed),
+                raw=self.raw,
+                settings=SamplingSettings(temperature=as_number(self.temperature)),
+            )
+
+    def seconds(self) -> float:
+        """Return how long replies may be recorded; ConfigError if that is no time."""
+        with naming_options():
+            value = as_number(self.budget)
+            require_number("budget", value, wanted := "a number of seconds above 0")
+            require(value > 0, "budget", value, wanted)
+        return float(value)
+
+    def chosen(self, source: str | None) -> list[Prompt]:
+        """Return the prompts, the categories in turns, as not all may be reached."""
+        workload = load_workload(OWN if source is None else source)
+        if self.limit is not None:
+            with naming_options():
+                workload = workload.limited(as_number(self.limit))
+        return in_turns(workload.prompts)
+
+    def check_files(self, source: str | None) -> None:
+        """Raise, before anything is measured, for what could not be read or written."""
+        if self.replay is not None and (source is not None or self.record is not None):
+            what = "prompts" if source is not None else "--record"
+            raise ConfigError(f"--replay and {what} exclude each other: nothing is recorded")
+        if self.replay is not None and self.measure:
+            raise ConfigError("--measure needs prompts, and --replay has none")
+        if self.record is None:
+            return
+        path = Path(self.record).absolute()
+        if path.is_dir():
+            raise ConfigError(f"--record {self.record} is a folder", hint="name a file")
+        if not path.parent.is_dir():
+            raise ConfigError(f"--record: there is no folder {path.parent}")
+
+
+@with_options
+def advise(
+    context: typer.Context,
+    prompts: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PROMPTS.jsonl]",
+            help="A JSONL file of prompts as bench takes it.  Default: our own.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    engine: EngineOptions,
+    options: AdviseOptions,
+) -> None:
+    """Say who should draft on this machine and how much, and what that will bring.
+
+    Plain replies are recorded for two minutes at most, and then replayed with every drafter.
+    """
+    from pilotfish import build  # not at the top: help needs no backend
+
+    options.check_files(prompts)
+    request, seconds = options.request(), options.seconds()
+    asked = [] if options.replay is not None else options.chosen(prompts)
+    kept = None if options.replay is None else load_recordings(Path(options.replay))
+    config = _config(engine)
+    with waiting(f"loading {config.target.reference}"):
+        pair = build.load_pair(config)
+    try:
+        print_notices(pair.notices)
+        with waiting("measuring what passes cost"):
+            engines = mode_engines(pair, [Mode("auto")], config.speculation)
+        if kept is None:
+            recorded = _recorded(pair, engines[PLAIN], asked, request, seconds)
+        else:
+            recorded = _of_this_pair(kept, pair)
+        if options.record is not None:
+            save_recordings(Path(options.record), recorded)
+        document, advice = _document(pair, recorded)
+        if options.measure:
+            document["measured"] = _measured(engines, asked, recorded, request)
+        document |= origin(context, config, pair, engines[PLAIN].facts.models)
+    finally:
+        pair.close()
+    if options.json:
+        print_json(document)
+    else:
+        _print_advice(document, advice, with_flags=options.flags)
+
+
+def _config(options: EngineOptions) -> EngineConfig:
+    for value, flag in (
+        (options.drafter, "--drafter"),
+        (options.num_speculative_tokens, "--num-speculative-tokens"),
+    ):
+        if value is not None:
+            raise ConfigError(
+                f"{flag} has no meaning in advise",
+                hint="leave it out: it is what advise finds out; --draft none leaves a model out",
+            )
+    # `auto` brings in the default draft of the default target, and takes every other
+    return replace(options, drafter="auto").engine_config()
+
+
+def _recorded(
+    pair: ModelPair,
+    plain: TextEngine,
+    prompts: Sequence[Prompt],
+    request: Request,
+    seconds: float,
+) -> Recorded:
+    """Return recorded replies, and what gave them."""
+    with shown_progress() as progress:
+        recorded = recorded_replies(
+            pair, plain, prompts, request, seconds=seconds, progress=progress
+        )
+    about = {
+        "target": pair.target.facts.path.name,
+        "draft": None if pair.draft is None else pair.draft.facts.path.name,
+        "temperature": request.settings.temperature,
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+    }
+    return replace(recorded, about=about)
+
+
+def _of_this_pair(recorded: Recorded, pair: ModelPair) -> Recorded:
+    """Return recordings after checking that they are of the loaded target."""
+    name, loaded = recorded.about.get("target"), pair.target.facts.path.name
+    if name != loaded:
+        raise ConfigError(
+            f"the recordings are replies of {name}, and the target is {loaded}",
+            hint="name the model that gave them with --target",
+        )
+    return recorded
+
+
+def _document(pair: ModelPair, recorded: Recorded) -> tuple[dict[str, Any], Advice]:
+    """Return what `pilotfish advise --json` says, but for where it comes from."""
+    from pilotfish.bench.advice import advise as advice_of
+    from pilotfish.bench.reasons import headline, reasons
+
+    has_draft = pair.draft is not None and recorded.has_drafts
+    with waiting("replaying"):
+        advice = advice_of(
+            predictor_of(pair, recorded),
+            has_draft=has_draft,
+            draft_name="" if pair.draft is None else pair.draft.facts.path.name,
+        )
+    given = recorded.about.get("temperature")
+    temperature = float(given) if isinstance(given, int | float) else 0.0
+    document = {
+        **advice.to_dict(),
+        "headline": headline(advice),
+        "reasons": reasons(advice, temperature=temperature),
+        "recorded": {
+            "prompts": len(recorded.recordings),
+            "tokens": sum(len(recording.reply) for recording in recorded.recordings),
+            "left": recorded.num_left,
+            "skipped": dict(recorded.errors),
+            **recorded.about,
+        },
+    }
+    return document, advice
+
+
+def _measured(
+    engines: Mapping[str, TextEngine],
+    prompts: Sequence[Prompt],
+    recorded: Recorded,
+    request: Request,
+) -> dict[str, Any]:
+    """Return the speedup of `auto` as a benchmark of the recorded prompts measures it."""
+    ids = {recording.id for recording in recorded.recordings}
+    settings = BenchSettings(rounds=_MEASURED_ROUNDS, request=request)
+    with shown_progress() as progress:
+        result = run_benchmark(
+            engines, [one for one in prompts if one.id in ids], settings, progress=progress
+        )
+    summary = summarize(result, workload="")["modes"]["auto"]
+    return {name: summary[name] for name in ("speedup", "total_speedup", "same_text")}
+
+
+def _print_advice(document: Mapping[str, Any], advice: Advice, *, with_flags: bool) -> None:
+    recorded = document["recorded"]
+    _print_wrapped([document["headline"]])
+    console = page()
+    console.print(
+        f"\nReplayed {_counted(recorded['prompts'], 'reply', 'replies')} of "
+        f"{recorded['tokens']:,} tokens. Speedup over plain decoding, with the 95 %\n"
+        "interval over prompts; total is with the reading of the prompt.\n"
+    )
+    console.print(_mode_table(advice))
+    if advice.chosen is not None:
+        console.print()
+        console.print(_category_table(advice.chosen))
+    console.print()
+    _print_wrapped(document["reasons"], mark="- ")
+    if "measured" in document:
+        predicted, measured = document["prediction"]["auto"], document["measured"]["speedup"]
+        console.print(f"\n{predicted_line('auto', predicted, measured)}.")
+    if with_flags:
+        _print_flags(document)
+    for name, error in recorded["skipped"].items():
+        talk().print(f"skipped {name}: {error}", soft_wrap=True)
+    if recorded["left"]:
+        left = _counted(recorded["left"], "prompt", "prompts")
+        talk().print(f"the time was spent: {left} left out; --budget gives more", soft_wrap=True)
+
+
+def _mode_table(advice: Advice) -> Table:
+    from pilotfish.bench.reasons import best_first, speedup_text
+
+    rows = []
+    for one in best_first(advice.predictions):
+        figures = one.to_dict()
+        rate = figures["acceptance_rate"]
+        rows.append(
+            [
+                one.mode,
+                speedup_text(one.speedup()),
+                f"{one.total_speedup().geomean:.2f}x",
+                f"{figures['tokens_per_round']:.2f}",
+                "-" if rate is None else f"{rate:.0%}",
+            ]
+        )
+    return figures_table(("speedup", "total", "per round", "accepted"), rows)
+
+
+def _category_table(chosen: Prediction) -> Table:
+    from pilotfish.bench.reasons import speedup_text
+
+    rows = [
+        [name, speedup_text(chosen.speedup(name)), str(figures["prompts"])]
+        for name, figures in chosen.to_dict()["by_category"].items()
+    ]
+    return figures_table(("speedup", "prompts"), rows)
+
+
+def _print_flags(document: Mapping[str, Any]) -> None:
+    # options are for copying: they are never broken into lines
+    for name, flags in document["flags"].items():
+        page().print(f"\n{name}: {flags or '(none)'}", soft_wrap=True)
+        _print_wrapped([f"does not carry over: {document['flag_notes'][name]}"])
+
+
+def _print_wrapped(sentences: Sequence[str], *, mark: str = "") -> None:
+    for sentence in sentences:
+        lines = textwrap.wrap(
+            sentence,
+            _WIDTH,
+            initial_indent=mark,
+            subsequent_indent=" " * len(mark),
+            break_on_hyphens=False,
+        )
+        page().print("\n".join(lines))
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
