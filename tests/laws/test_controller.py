@@ -65,9 +65,13 @@ WITH_TEXT = pytest.mark.parametrize("text", [False, True])
 @BELIEFS
 @WITH_TEXT
 def test_a_draft_that_never_stands_costs_next_to_nothing(believed: float, text: bool) -> None:
-    session = small_pair(never, believed=believed, text=text).reply(max_tokens=564)
+    pair = small_pair(never, believed=believed, text=text)
+    session = pair.reply(max_tokens=564)
     assert session.output_ids == plain_reply(564)
-    assert seconds_for(session, 64, 564) <= 1.1 * 500 * STEP
+    assert seconds_for(session, 64, 564) <= 1.04 * 500 * STEP
+    assert seconds_for(session, 0, 564) <= 1.05 * 564 * STEP
+    # costs that were wrong are known by now
+    assert pair.controller.costs.target(564)[1] == pytest.approx(STEP, rel=0.02)
     for records in (session.records[:64], session.records):
         assert speculation_dict(records, on=True, reason="")["reason"] in (
             MODEL_DOES_NOT_PAY,

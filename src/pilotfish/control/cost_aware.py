@@ -28,8 +28,8 @@ _BEST_CHANCE = 0.97
 _PROBE_ROUNDS = 2
 # the draft model's reading of tokens it missed serves this many rounds
 _CATCH_UP_ROUNDS = 4
-# after so many tokens without one a plain round is run: the price of a step must stay honest
-_TOKENS_BETWEEN_STEPS = 500
+# after so many rounds without one a plain round is run: the price of a step must stay honest
+_ROUNDS_BETWEEN_STEPS = 200
 _FIRST_REPLY_TOKENS = 128.0
 # tokens in the time of a plain round, before anything is known
 _FIRST_RATE = 1.3
@@ -190,7 +190,7 @@ class CostAwareController:
         state = plan.state
         if plan.budget <= 0:
             plan.reason = NO_ROOM
-        elif state.tokens_since_step >= _TOKENS_BETWEEN_STEPS:
+        elif state.rounds_since_step >= _ROUNDS_BETWEEN_STEPS:
             plan.reason = MEASURING
         else:
             self._weigh_text(plan, prices)
@@ -276,6 +276,7 @@ class CostAwareController:
                 first_pass_seconds=plan.first_pass_seconds / len(asking),
                 pass_seconds=self.costs.draft(len(asking), self._context) / len(asking),
                 affordable_seconds=plan.state.guard.allowance * prices.step,
+                probes=plan.reason == PROBING,
             )
             for plan in asking
         ]
@@ -297,6 +298,8 @@ class CostAwareController:
             # under the token rule a drawn token must not be dropped for what it is
             if plan.asks_model and plan.view.needs_laws:
                 length = len(plan.alive)
+            elif plan.reason == PROBING:
+                length = max(length, min(1, len(plan.alive)))
             if not length and plan.reason in (TEXT_PAYS, MODEL_PAYS):
                 plan.reason = NOTHING_PAYS
             plan.alive = plan.alive[:length]
@@ -310,7 +313,7 @@ class CostAwareController:
         drafted = record.num_drafted > 0 or plan.draft_seconds > 0
         measured = (record.round_seconds / step) if drafted else None
         state.guard.record(record.num_emitted, measured)
-        state.tokens_since_step = state.tokens_since_step + record.num_emitted if drafted else 0
+        state.rounds_since_step = state.rounds_since_step + 1 if drafted else 0
         extra = (seconds[min(width, len(seconds) - 1)] - seconds[base] + plan.draft_seconds) / step
         for averages in (state.averages, self._experience.averages):
             averages.tokens.add(record.num_emitted)

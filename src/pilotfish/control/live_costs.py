@@ -64,7 +64,8 @@ class LiveCosts:
 
     def rounds(self, context: int) -> list[float]:
         """Return the seconds of a round by the width of its pass: the engine's own are in it."""
-        return [seconds + self.overhead_seconds for seconds in self.target(context)]
+        overhead = self.overhead_seconds
+        return [seconds + overhead for seconds in self.target(context)]
 
     def draft(self, width: int, context: int) -> float:
         """Return the seconds of a draft pass and of choosing its token."""

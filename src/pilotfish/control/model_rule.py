@@ -22,6 +22,8 @@ class ModelRule:
     first_pass_seconds  of the draft model's first pass, which reads what it missed
     pass_seconds        of each further one
     affordable_seconds  what the round may take beyond a plain one
+    probes              whether the first token is kept, likely or not: a probe must be scored to
+                        teach anything
 
     alive               survivals of the tokens that were kept
     spent_seconds       on the draft model's passes
@@ -33,6 +35,7 @@ class ModelRule:
     first_pass_seconds: float
     pass_seconds: float
     affordable_seconds: float
+    probes: bool = False
     spent_seconds: float = field(init=False)
     alive: list[float] = field(init=False, default_factory=list)
 
@@ -43,7 +46,8 @@ class ModelRule:
         """Return whether the newest token is worth its row, alone or with those after it."""
         alive = (self.alive[-1] if self.alive else 1.0) * self.table.chance(chances[-1])
         ahead = [alive * self.next_chance**i for i in range(_LOOK_AHEAD)]
-        if not self._affordable(0.0) or not self._pays(ahead, num_drafted=1):
+        is_probe = self.probes and not self.alive
+        if not self._affordable(0.0) or not (is_probe or self._pays(ahead, num_drafted=1)):
             return False
         self.alive.append(alive)
         return True

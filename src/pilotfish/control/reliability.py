@@ -16,24 +16,26 @@ class Reliability:
 
     Estimates fall into classes; each counts how many of its tokens were accepted, old counts
     fading by `fading` with each new one. The answer lies between the estimate itself, or what
-    `parent` made of it, and the count: `weight` tokens of experience count as much as the estimate.
+    `parent` made of it, and the count: `weight` tokens of experience count as much as the estimate,
+    which fades too, to a third: what was seen often enough is believed.
     """
 
     def __init__(
         self, parent: Reliability | None = None, *, weight: float = 8.0, fading: float = 0.98
     ) -> None:
         self._parent = parent
-        self._weight = weight
+        self._least_weight = weight / 3
         self._fading = fading
         self._tried = [0.0] * (len(_EDGES) + 1)
         self._accepted = [0.0] * (len(_EDGES) + 1)
+        self._weights = [weight] * (len(_EDGES) + 1)
 
     def chance(self, estimate: float) -> float:
         """Return the probability that a token with this estimate is accepted."""
         prior = estimate if self._parent is None else self._parent.chance(estimate)
         place = bisect_right(_EDGES, estimate)
-        accepted = self._accepted[place] + self._weight * prior
-        return accepted / (self._tried[place] + self._weight)
+        weight = self._weights[place]
+        return (self._accepted[place] + weight * prior) / (self._tried[place] + weight)
 
     def chances(self, estimates: Iterable[float]) -> list[float]:
         """Return the probabilities of several estimates."""
@@ -42,6 +44,7 @@ class Reliability:
     def record(self, estimate: float, accepted: bool) -> None:
         """Count one token whose turn came: those after a wrong one were never tried."""
         place = bisect_right(_EDGES, estimate)
+        self._weights[place] = max(self._least_weight, self._fading * self._weights[place])
         self._tried[place] = self._fading * self._tried[place] + 1.0
         self._accepted[place] = self._fading * self._accepted[place] + accepted
         if self._parent is not None:

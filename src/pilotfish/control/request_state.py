@@ -12,6 +12,8 @@ from pilotfish.types import Proposal, SessionView
 # what a text offer is worth in tokens: how much a draft model adds to it depends on that
 _OFFER_EDGES = (0.05, 0.5, 1.5, 3.0)
 NUM_OFFER_CLASSES = len(_OFFER_EDGES) + 1
+# what many requests have in common changes more slowly than one of them
+_PAST_FADING = 0.995
 FIRST_BACKOFF, MOST_BACKOFF = 16, 48
 
 
@@ -70,7 +72,8 @@ class Experience:
     def table(self, source: str, *, greedy: bool) -> Reliability:
         """Return a table for one request that begins where experience stands. Greedy and sampled
         requests have nothing to do with each other."""
-        return Reliability(self._tables.setdefault((source, greedy), Reliability()), weight=12.0)
+        past = self._tables.setdefault((source, greedy), Reliability(fading=_PAST_FADING))
+        return Reliability(past, weight=12.0)
 
 
 @dataclass(slots=True)
@@ -105,7 +108,7 @@ class RequestState:
         self.rounds_without_model = 0
         self.backoff = FIRST_BACKOFF
         self.probes_left = 0
-        self.tokens_since_step = 0
+        self.rounds_since_step = 0
         self._experience = experience
         self._greedy = greedy
         self._tables: dict[str, Reliability] = {}

@@ -21,6 +21,7 @@ def rule(
     affordable: float = 100.0,
     seconds: Sequence[float] = LINEAR,
     first_pass: float = 0.1,
+    probes: bool = False,
 ) -> ModelRule:
     return ModelRule(
         table=Reliability(),
@@ -29,6 +30,7 @@ def rule(
         first_pass_seconds=first_pass,
         pass_seconds=pass_seconds,
         affordable_seconds=affordable,
+        probes=probes,
     )
 
 
@@ -93,6 +95,14 @@ def test_experience_counts_for_more_than_the_models_own_word() -> None:
         affordable_seconds=100.0,
     )
     assert drafted(boastful, [0.99] * 5) <= 1
+
+
+def test_a_probe_scores_its_first_token_whatever_it_is_unless_it_is_too_dear() -> None:
+    hopeless = {"next_chance": 0.0, "first_pass": 0.1}
+    assert drafted(rule(**hopeless), [0.01] * 5) == 0
+    assert drafted(rule(**hopeless, probes=True), [0.01] * 5) == 1
+    assert drafted(rule(**hopeless, probes=True, affordable=0.15), [0.01] * 5) == 0
+    assert drafted(rule(next_chance=0.9, probes=True), [0.9] * 20) == 11
 
 
 def test_rows_beyond_the_widest_pass_are_not_asked_for() -> None:

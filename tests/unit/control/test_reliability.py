@@ -26,7 +26,8 @@ def test_counts_fade_and_weigh_against_the_estimate(
         table.record(0.7, outcome)
     ages = [fading**age for age in range(len(outcomes))][::-1]
     accepted = sum(age for age, outcome in zip(ages, outcomes, strict=True) if outcome)
-    expected = (accepted + weight * 0.7) / (sum(ages) + weight)
+    left = max(weight / 3, weight * fading ** len(outcomes))
+    expected = (accepted + left * 0.7) / (sum(ages) + left)
     assert table.chance(0.7) == pytest.approx(expected)
 
 
@@ -37,6 +38,13 @@ def test_a_chance_is_a_probability(records: list[tuple[float, bool]], estimate: 
         table.record(recorded, outcome)
     assert 0.0 <= table.chance(estimate) <= 1.0 + 1e-12
     assert table.chances([estimate, estimate]) == [table.chance(estimate)] * 2
+
+
+def test_what_was_seen_often_is_believed_against_any_estimate() -> None:
+    table = Reliability(Reliability(), weight=12.0)
+    for _ in range(150):
+        table.record(1.0, False)
+    assert table.chance(1.0) < 0.02
 
 
 def test_classes_of_estimates_are_counted_apart() -> None:
@@ -77,4 +85,6 @@ def test_a_request_begins_where_past_ones_ended_and_goes_its_own_way() -> None:
 def test_the_ends_and_edges_have_a_class(estimate: float) -> None:
     table = Reliability()
     table.record(estimate, True)
-    assert table.chance(estimate) == pytest.approx((1 + 8 * estimate) / 9)
+    left = 8 * 0.98
+    assert table.chance(estimate) == pytest.approx((1 + left * estimate) / (1 + left))
+    assert table.chance(0.42) == pytest.approx(0.42)
