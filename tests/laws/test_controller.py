@@ -214,6 +214,32 @@ def test_without_the_guard_the_budget_is_exceeded(
         assert_within_the_bound(session, 1.0)
 
 
+@pytest.mark.parametrize("acceptance", [0.0, 0.6, 0.85])
+def test_a_busy_neighbour_neither_ends_drafting_nor_hides_a_loss(acceptance: float) -> None:
+    """One pass in fourteen takes four times as long, of plain passes and others alike: what the
+    drafts are worth, counted in passes that nothing disturbs, stays what it is."""
+    right = np.random.default_rng(5).random(2000) < acceptance
+    generator = np.random.default_rng(8)
+
+    def disturbance() -> float:
+        return float(np.exp(generator.normal(0, 0.1)) * (4 if generator.random() < 0.07 else 1))
+
+    speeds = []
+    for busy in (False, True):
+        pair = controlled(
+            curve=CURVES["linear"],
+            draft_seconds=0.15,
+            is_right=lambda length: bool(right[length]),
+            disturbance=disturbance if busy else lambda: 1.0,
+        )
+        records = pair.reply(max_tokens=1500).records
+        passes = sum(CURVES["linear"].at(record.num_drafted + 1) for record in records)
+        speeds.append(1500 / (passes + sum(record.draft_seconds for record in records)))
+    assert speeds[1] >= 0.92 * speeds[0]
+    assert speeds[1] >= 0.975
+    assert (speeds[1] > 1.1) == (acceptance > 0)
+
+
 # --- nearly the best fixed length in hindsight
 
 

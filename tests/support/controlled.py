@@ -85,17 +85,19 @@ def controlled(
     is_right: IsRight = lambda length: True,
     text: Any = None,
     believed: float = 1.0,
+    disturbance: Callable[[], float] = lambda: 1.0,
     num_speculative_tokens: int = 16,
 ) -> Controlled:
     """Return an engine with a draft model if it is to take `draft_seconds` a token, and a text
-    drafter if one is given. What the controller believes all to cost is `believed` of the truth."""
+    drafter if one is given. What the controller believes all to cost is `believed` of the truth;
+    each pass of the target takes `disturbance` times as long as it should."""
     clock = FakeClock()
     target = ScriptedModel(
         target_logits,
         vocab_size=VOCAB,
         context_size=8192,
         clock=clock,
-        costs=ScriptedCosts(cost_of=curve.at),
+        costs=ScriptedCosts(cost_of=lambda num_tokens: disturbance() * curve.at(num_tokens)),
     )
     draft, model, draft_curve = None, None, None
     if draft_seconds is not None:

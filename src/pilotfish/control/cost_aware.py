@@ -30,6 +30,9 @@ _PROBE_ROUNDS = 2
 _CATCH_UP_ROUNDS = 4
 # after so many rounds without one a plain round is run: the price of a step must stay honest
 _ROUNDS_BETWEEN_STEPS = 200
+# what a round takes beyond so many times what it should is no fault of drafts: whatever disturbed
+# it disturbs plain rounds as well
+_MOST_CHARGED = 1.5
 _FIRST_REPLY_TOKENS = 128.0
 # tokens in the time of a plain round, before anything is known
 _FIRST_RATE = 1.3
@@ -311,10 +314,10 @@ class CostAwareController:
         base = min(record.num_sessions, len(seconds) - 1)
         step = seconds[base]
         drafted = record.num_drafted > 0 or plan.draft_seconds > 0
-        measured = (record.round_seconds / step) if drafted else None
-        state.guard.record(record.num_emitted, measured)
-        state.rounds_since_step = state.rounds_since_step + 1 if drafted else 0
         extra = (seconds[min(width, len(seconds) - 1)] - seconds[base] + plan.draft_seconds) / step
+        measured = min(record.round_seconds / step, _MOST_CHARGED * (1 + extra))
+        state.guard.record(record.num_emitted, measured if drafted else None)
+        state.rounds_since_step = state.rounds_since_step + 1 if drafted else 0
         for averages in (state.averages, self._experience.averages):
             averages.tokens.add(record.num_emitted)
             averages.steps.add(1.0 + extra)

@@ -18,7 +18,8 @@ class LossGuard:
     `SHARE` * N plus a start that grows from 2 to 6 steps; a round that could take it above is not
     drafted in. Plain rounds cost what plain decoding costs, so the account never understates the
     loss, and the whole reply takes at most 1.02 * N + 6 steps, whatever the drafts are. Of what was
-    gained before, at most 30 steps may be lost again.
+    gained before, at most 30 steps may be lost again. What other work on the machine does to a
+    round is not the drafts' loss, and is for the caller to leave out.
     """
 
     def __init__(self) -> None:
