@@ -322,7 +322,7 @@ class _ReadAhead:
     def pass_seconds(self, place: int, clock: Clock) -> float:
         """Return the seconds of a pass over one token of the text, wherever that was read to."""
         assert self._cache is not None, "no text was begun"
-        place = min(place, len(self._cache) - 1)
+        place = max(0, min(place, len(self._cache) - 1))
         self._cache.truncate(place)
         start = clock()
         self._model.forward([Segment(self._cache, self._text[place : place + 1])])
