@@ -62,6 +62,8 @@ def typed_options(context: typer.Context) -> list[str]:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             value = context.params[name]
-            flag = max(parameter.opts, key=len)
-            words += [flag] if value is True else [flag, str(value)]
+            flag = [max(parameter.opts, key=len)]
+            if parameter.param_type_name == "argument":
+                flag = []
+            words += flag if value is True else [*flag, str(value)]
     return words

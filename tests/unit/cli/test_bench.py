@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pilotfish import build, models
+from pilotfish.accounting.cost_curve import CostCurve, PairCosts
 from pilotfish.accounting.costs import ModelSize
 from pilotfish.cli import calc_inputs
 from pilotfish.cli.bench import speedup_cell
@@ -187,6 +188,25 @@ def test_files_hold_the_document_and_the_report(
     text = html.read_text()
     assert text.lstrip().lower().startswith("<!doctype html>")
     assert str(tmp_path) not in text + output.read_text()
+
+
+def test_predictions_stand_beside_what_was_measured(
+    run: Run, loads: Loads, workload: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = SimpleNamespace(costs=PairCosts(target=CostCurve.flat(1.0)))
+    facts = SimpleNamespace(memory_bytes=1000, threads=2, backend="native")
+    monkeypatch.setattr(ScriptedPair, "measured_costs", lambda pair: costs, raising=False)
+    monkeypatch.setattr(ScriptedPair, "target", SimpleNamespace(facts=facts))
+    arguments = ("--workload", workload, "--modes", "suffix,ngram:3", "--rounds", "1", "--predict")
+    document = json.loads(run("bench", *arguments, "--json").out)
+    assert document.keys() == FIELDS | {"prediction"}
+    assert list(document["prediction"]) == ["suffix", "ngram:3"]
+    assert document["prediction"]["suffix"].keys() == {"expected", "low", "high"}
+    lines = run("bench", *arguments).out.splitlines()
+    predicted = [line for line in lines if "was predicted" in line]
+    assert [line.partition(":")[0] for line in predicted] == ["suffix", "ngram"]
+    assert all("measured: off by " in line for line in predicted)
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize(
