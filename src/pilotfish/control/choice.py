@@ -48,6 +48,16 @@ class Prices:
         """Return the prices of drafts that come on top of other drafts' rows."""
         return replace(self, base=min(self.base + num_rows, len(self.seconds) - 1))
 
+    def shared(self, num_sessions: int) -> Prices:
+        """Return the prices for one of so many sessions that draft alike: an equal part of what
+        the rows of all of them cost."""
+        lengths = range(self.room // num_sessions + 1)
+        rows = [
+            self.step + (self.seconds[self.base + num_sessions * length] - self.step) / num_sessions
+            for length in lengths
+        ]
+        return replace(self, seconds=[*self.seconds[: self.base], *rows])
+
     def extra_seconds(self, length: int) -> float:
         """Return how much longer the pass takes with so many draft tokens; infinite when they do
         not fit."""

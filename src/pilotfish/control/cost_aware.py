@@ -13,6 +13,7 @@ from pilotfish.control.request_state import (
     FIRST_BACKOFF,
     MOST_BACKOFF,
     Experience,
+    PassCost,
     Plan,
     RequestState,
     estimates,
@@ -131,8 +132,9 @@ class CostAwareController:
         ]
         prices = self._prices(plans)
         self._take_offers(plans)
+        num_readers = sum(plan.state.reads_model for plan in plans)
         for plan in plans:
-            self._choose(plan, prices)
+            self._choose(plan, prices, num_readers)
         asking = [plan for plan in plans if plan.asks_model]
         if asking:
             self._ask_model(asking, plans, prices)
@@ -147,21 +149,27 @@ class CostAwareController:
             return
         width = sum(record.num_drafted + 1 for record in records)
         self.costs.observe_target(width, self._context, records[0].target_seconds)
-        seconds = self.costs.rounds(self._context)
-        planned = 0.0
+        learned = []
         for record in records:
             state = self._requests.get(record.request_id)
             if state is None:
                 continue
-            plan = state.plan
-            if plan is None or plan.is_over:
+            if state.plan is None or state.plan.is_over:
                 # nobody was asked: no room was left, or the drafter failed
                 state.guard.record(record.num_emitted, None)
-                continue
-            planned += plan.draft_seconds
-            plan.is_over = True
-            self._learn(plan, record, seconds, width)
-        self.costs.observe_draft(planned, records[0].draft_seconds)
+            else:
+                state.plan.is_over = True
+                learned.append((state.plan, record))
+        draft_seconds = sum(plan.draft_seconds for plan, _ in learned)
+        self.costs.observe_draft(draft_seconds, records[0].draft_seconds)
+        cost = PassCost(
+            seconds=self.costs.rounds(self._context),
+            num_sessions=len(records),
+            num_drafted=width - len(records),
+            draft_seconds=draft_seconds,
+        )
+        for plan, record in learned:
+            self._learn(plan, record, cost)
 
     def _state(self, view: SessionView) -> RequestState:
         state = self._requests.get(view.request_id)
@@ -188,7 +196,7 @@ class CostAwareController:
             plan.offer = offer
             plan.chances = plan.state.table(offer.source).chances(estimates(offer))
 
-    def _choose(self, plan: Plan, prices: Prices) -> None:
+    def _choose(self, plan: Plan, prices: Prices, num_readers: int) -> None:
         """Decide between the text's offer, the draft model and nothing."""
         state = plan.state
         if plan.budget <= 0:
@@ -198,7 +206,7 @@ class CostAwareController:
         else:
             self._weigh_text(plan, prices)
             if state.reads_model:
-                self._weigh_model(plan, prices)
+                self._weigh_model(plan, prices, num_readers)
             elif self._model is not None and plan.reason != TEXT_PAYS:
                 plan.reason = MODEL_DOES_NOT_PAY
 
@@ -220,7 +228,7 @@ class CostAwareController:
         elif affordable < wanted:
             plan.reason = PAUSED
 
-    def _weigh_model(self, plan: Plan, prices: Prices) -> None:
+    def _weigh_model(self, plan: Plan, prices: Prices, num_readers: int) -> None:
         """Decide whether the draft model is asked."""
         assert self._model is not None
         state, num_unread = plan.state, self._model.num_unread(plan.view)
@@ -230,8 +238,10 @@ class CostAwareController:
         if first_pass > state.guard.allowance * prices.step:
             plan.reason = TEXT_PAYS if plan.reason == TEXT_PAYS else PAUSED
             return
-        token_seconds = self.costs.draft(1, self._context)
-        catch_up = (first_pass - token_seconds) / _CATCH_UP_ROUNDS
+        # the sessions that have the draft model share its passes and the rows, if all ask it
+        prices = prices.shared(num_readers)
+        token_seconds = self.costs.draft(num_readers, self._context) / num_readers
+        catch_up = (first_pass / num_readers - token_seconds) / _CATCH_UP_ROUNDS
         gain, extra = self._expected_of_model(plan, prices, token_seconds)
         if gain - prices.rate * (extra + catch_up) > plan.text_worth:
             plan.asks_model, plan.reason = True, MODEL_PAYS
@@ -275,10 +285,11 @@ class CostAwareController:
             ModelRule(
                 table=plan.state.table("model"),
                 next_chance=self._next_chance(plan.state),
-                prices=prices.beside(others),
+                prices=prices.beside(others).shared(len(asking)),
                 first_pass_seconds=plan.first_pass_seconds / len(asking),
                 pass_seconds=self.costs.draft(len(asking), self._context) / len(asking),
-                affordable_seconds=plan.state.guard.allowance * prices.step,
+                # each is charged the whole round, so together they may take what one might alone
+                affordable_seconds=plan.state.guard.allowance * prices.step / len(asking),
                 probes=plan.reason == PROBING,
             )
             for plan in asking
@@ -308,19 +319,17 @@ class CostAwareController:
             plan.alive = plan.alive[:length]
             plan.proposal = replace(plan.proposal.truncated(length), reason=plan.reason)
 
-    def _learn(self, plan: Plan, record: RoundRecord, seconds: Sequence[float], width: int) -> None:
+    def _learn(self, plan: Plan, record: RoundRecord, cost: PassCost) -> None:
         """Learn from one round of one request."""
-        state = plan.state
-        base = min(record.num_sessions, len(seconds) - 1)
-        step = seconds[base]
+        state, steps = plan.state, 1 + cost.extra_steps
         drafted = record.num_drafted > 0 or plan.draft_seconds > 0
-        extra = (seconds[min(width, len(seconds) - 1)] - seconds[base] + plan.draft_seconds) / step
-        measured = min(record.round_seconds / step, _MOST_CHARGED * (1 + extra))
+        measured = min(record.round_seconds / cost.step, _MOST_CHARGED * steps)
         state.guard.record(record.num_emitted, measured if drafted else None)
         state.rounds_since_step = state.rounds_since_step + 1 if drafted else 0
         for averages in (state.averages, self._experience.averages):
             averages.tokens.add(record.num_emitted)
-            averages.steps.add(1.0 + extra)
+            averages.steps.add(steps)
+        extra = cost.extra_steps_of(record.num_drafted, plan.draft_seconds)
         if plan.draft_seconds:
             self._learn_of_model(plan, record, extra)
         if state.reads_model:
@@ -331,7 +340,8 @@ class CostAwareController:
     def _learn_of_model(self, plan: Plan, record: RoundRecord, extra_steps: float) -> None:
         state, kind = plan.state, offer_class(plan.text_worth)
         state.rounds_without_model = 0
-        if plan.reason == PROBING and record.num_accepted > extra_steps + plan.text_worth:
+        worth = record.num_accepted - record.num_sessions * extra_steps
+        if plan.reason == PROBING and worth > plan.text_worth:
             # what paid goes on, until it is expected to pay or no longer does
             state.probes_left = max(state.probes_left, 1)
         table = state.table("model")

@@ -97,6 +97,41 @@ class Plan:
     is_over: bool = False  # its round was learned from
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassCost:
+    """What a pass cost beyond a plain one, and whose share of it that was.
+
+    seconds        of a round by width
+    num_drafted    draft tokens of all sessions
+    draft_seconds  of the draft model, for all of them
+    """
+
+    seconds: Sequence[float]
+    num_sessions: int
+    num_drafted: int
+    draft_seconds: float
+
+    @property
+    def step(self) -> float:
+        """Return the seconds of a plain round of these sessions."""
+        return self.seconds[min(self.num_sessions, len(self.seconds) - 1)]
+
+    @property
+    def extra_steps(self) -> float:
+        """Return the steps the round took longer than a plain one, to every session in it."""
+        return (self._row_seconds + self.draft_seconds) / self.step
+
+    def extra_steps_of(self, num_drafted: int, draft_seconds: float) -> float:
+        """Return the share of one session in that, by its draft tokens and draft passes."""
+        share = num_drafted / self.num_drafted if self.num_drafted else 0.0
+        return (share * self._row_seconds + draft_seconds) / self.step
+
+    @property
+    def _row_seconds(self) -> float:
+        width = self.num_sessions + self.num_drafted
+        return self.seconds[min(width, len(self.seconds) - 1)] - self.step
+
+
 class RequestState:
     """One request while it runs."""
 

@@ -35,6 +35,19 @@ def test_prices_know_the_step_and_what_is_left_of_a_pass() -> None:
     assert prices.beside(100).room == 0
 
 
+@given(seconds_lists, st.integers(1, 5))
+def test_sessions_that_draft_alike_share_what_their_rows_cost(
+    seconds: list[float], num_sessions: int
+) -> None:
+    prices = Prices(seconds, 1, 1.3)
+    shared = prices.shared(num_sessions)
+    assert (shared.step, shared.rate) == (prices.step, prices.rate)
+    assert shared.room == prices.room // num_sessions
+    for length in range(shared.room + 1):
+        together = num_sessions * shared.extra_seconds(length)
+        assert together == pytest.approx(prices.extra_seconds(num_sessions * length))
+
+
 @given(seconds_lists, st.floats(-1.0, 4.0))
 def test_affordable_is_the_longest_draft_within_the_allowance(
     seconds: list[float], steps: float

@@ -15,6 +15,7 @@ from pilotfish.accounting.metrics import acceptance_rate
 from pilotfish.backends.scripted import ScriptedModel
 from pilotfish.control import cost_aware
 from pilotfish.control.cost_aware import CostAwareController, draft_can_pay
+from pilotfish.control.request_state import PassCost
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.engine.session import Session
 from pilotfish.types import FloatArray, Proposal, SamplingSettings, SessionView
@@ -25,6 +26,7 @@ from support.controlled import (
     plain_reply,
     progress,
     reply_token,
+    seconds_for,
     wrong_token,
 )
 from support.drafters import FunctionDrafter, RaisingDrafter
@@ -80,6 +82,17 @@ def mean_drafted(session: Session, *, first: int = 0, num_sessions: int | None =
     """Return the draft tokens a round, from the `first` round on, of passes so many shared."""
     records = [r for r in session.records[first:] if num_sessions in (None, r.num_sessions)]
     return sum(record.num_drafted for record in records) / len(records)
+
+
+def test_the_cost_of_a_pass_is_divided_by_rows_and_draft_passes() -> None:
+    seconds = [0.0, *(1.0 + 0.1 * n for n in range(20))]
+    cost = PassCost(seconds=seconds, num_sessions=2, num_drafted=6, draft_seconds=0.5)
+    assert cost.step == pytest.approx(1.1)
+    assert cost.extra_steps == pytest.approx((0.6 + 0.5) / 1.1)
+    parts = [cost.extra_steps_of(*part) for part in ((4, 0.5), (2, 0.0))]
+    assert parts == pytest.approx([(0.4 + 0.5) / 1.1, 0.2 / 1.1])
+    plain = PassCost(seconds=seconds, num_sessions=40, num_drafted=0, draft_seconds=0.0)
+    assert plain.extra_steps == plain.extra_steps_of(0, 0.0) == 0.0
 
 
 # --- several sessions
@@ -145,12 +158,45 @@ def test_a_session_among_others_begins_its_draft_as_it_would_alone() -> None:
     assert drafted[0] == drafted[1] == 1
 
 
+def test_sessions_share_the_passes_of_the_draft_model() -> None:
+    """A draft token takes a fifth of a step for one session and for four: four gain as much."""
+    speeds = []
+    for number in (1, 4):
+        pair = controlled(curve=CURVES["flat"], draft_seconds=0.2)
+        sessions = together(pair, [GOOD_PROMPT] * number, 200)
+        speeds.append(200 / seconds_for(sessions[-1], 0, 200))
+    assert speeds[0] > 3
+    assert speeds[1] > 0.9 * speeds[0]
+
+
+def test_two_sessions_fill_the_steps_of_a_staircase_together() -> None:
+    pair = controlled(
+        curve=CURVES["staircase"], draft_seconds=0.05, is_right=lambda length: length % 7 != 0
+    )
+    sessions = together(pair, [GOOD_PROMPT] * 2, 300)
+    assert seconds_for(sessions[0], 0, 300) <= 300 / 1.8
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("number", [3, 8])
+@pytest.mark.parametrize("right_when_idle", [False, True])
+def test_several_hostile_sessions_stay_within_the_budget_of_one(
+    curve: str, number: int, right_when_idle: bool
+) -> None:
+    def is_right(length: int) -> bool:
+        widths = pair.target.log.widths
+        return right_when_idle and (not widths or sum(widths[-1]) <= number)
+
+    pair = controlled(curve=CURVES[curve], draft_seconds=0.3, is_right=is_right)
+    sessions = together(pair, [GOOD_PROMPT] * number, 300)
+    steps = seconds_for(sessions[0], 0, 300) / CURVES[curve].at(number)
+    assert 290 <= steps <= 1.02 * 300 + 6
+
+
 def test_sessions_that_draft_together_are_faster_than_without() -> None:
     pair = controlled(curve=GENTLE, draft_seconds=0.2, text=text(lambda view, length: False))
-    start = pair.clock.seconds
-    together(pair, [GOOD_PROMPT] * 3, 150)
-    taken = pair.clock.seconds - start
-    assert taken <= 150 * GENTLE.at(3) / 1.5
+    sessions = together(pair, [GOOD_PROMPT] * 3, 150)
+    assert seconds_for(sessions[0], 0, 150) <= 150 * GENTLE.at(3) / 1.8
 
 
 # --- what goes wrong
