@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from pilotfish.accounting.cost_curve import CostCurve
 from pilotfish.bench.advice import Advice, DraftModelAdvice
-from pilotfish.bench.prediction import Prediction
-from pilotfish.bench.statistics import Speedup
+from pilotfish.bench.findings import speedup_text, words
 
 # below so many replies an interval over them says little
 _FEW_REPLIES = 6
@@ -21,11 +20,11 @@ def headline(advice: Advice) -> str:
     """Return the advice in one sentence."""
     if advice.chosen is None:
         return "Use --drafter none: nothing that could be drafted is expected to save time here."
+    decoding = speedup_text(advice.chosen.speedup().to_dict())
     whole = advice.chosen.total_speedup().geomean
     return (
         f"Use --drafter {advice.drafter} --num-speculative-tokens {advice.number}: decoding is "
-        f"expected to be {speedup_text(advice.chosen.speedup())} as fast as without, whole "
-        f"requests {whole:.2f}x."
+        f"expected to be {decoding} as fast as without, whole requests {whole:.2f}x."
     )
 
 
@@ -40,20 +39,13 @@ def reasons(advice: Advice, *, temperature: float = 0.0) -> list[str]:
     ]
 
 
-def speedup_text(found: Speedup) -> str:
-    """Return a speedup with its interval where there is one."""
-    if found.low is None or found.high is None:
-        return f"{found.geomean:.2f}x"
-    return f"{found.geomean:.2f}x ({found.low:.2f}-{found.high:.2f})"
-
-
 def _losses(advice: Advice) -> Iterator[str]:
     for name, prediction in advice.predictions.items():
         found = prediction.speedup()
         if found.geomean < 1:
-            yield f"{name} would lose time: {speedup_text(found)}."
+            yield f"{name} would lose time: {speedup_text(found.to_dict())}."
         elif prediction.total_speedup().geomean < 1:
-            whole = speedup_text(prediction.total_speedup())
+            whole = speedup_text(prediction.total_speedup().to_dict())
             yield f"{name} would lose time over whole requests, prompts read: {whole}."
 
 
@@ -63,15 +55,16 @@ def _unsure(advice: Advice) -> Iterator[str]:
         return
     for category in chosen.categories:
         found = chosen.speedup(category)
+        name, figure = words(category).capitalize(), speedup_text(found.to_dict())
         if found.geomean < 1:
             yield (
-                f"{_words(category)} is expected to lose, {speedup_text(found)}: leave speculation "
-                "off there (--drafter none)."
+                f"{name} is expected to lose, {figure}: leave speculation off there "
+                "(--drafter none)."
             )
         elif found.low is not None and found.low < 1:
             yield (
-                f"{_words(category)}: a loss is not excluded, {speedup_text(found)}; little is "
-                "lost by leaving speculation off there."
+                f"{name}: a loss is not excluded, {figure}; little is lost by leaving speculation "
+                "off there."
             )
     if len(chosen.replies) < _FEW_REPLIES:
         yield f"Only {len(chosen.replies)} replies were looked at: give more prompts to be sure."
@@ -91,7 +84,10 @@ def _draft_model(found: DraftModelAdvice | None) -> Iterator[str]:
             f"drafts from the text alone; {facts}. It would pay up to a price of {dearest:.2f}."
         )
         return
-    yield f"The draft model does not pay beside drafts from the text: {facts}."
+    yield (
+        f"The draft model does not pay beside drafts from the text: {facts}. --draft none leaves "
+        "it out."
+    )
     if dearest is None and found.would_pay_at_acceptance is None:
         yield "It would not pay if it cost next to nothing, or were always right."
         return
@@ -156,12 +152,3 @@ def many_sessions(curve: CostCurve) -> str:
         f"{min(1.0, max(0.0, needed(_MANY))):.2f} to pay, alone above "
         f"{min(1.0, max(0.0, needed(1))):.2f}: a busy server gains less, or nothing."
     )
-
-
-def _words(category: str) -> str:
-    return category.replace("_", " ").capitalize()
-
-
-def best_first(predictions: dict[str, Prediction]) -> list[Prediction]:
-    """Return the predictions, the fastest first."""
-    return sorted(predictions.values(), key=lambda one: -one.speedup().geomean)

@@ -199,20 +199,27 @@ class Pace:
 class _Parts:
     """The drafter and the controller of a replay; what they do takes time on its clock.
 
-    own_seconds  what they took by `timer`, round by round; without those in which the draft model
-                 was asked, whose tokens have a price of their own
+    engine_seconds    of a round, drafted in or not; drafting_seconds come before its pass
+    own_seconds       what they took by `timer`, round by round; without those in which the draft
+                      model was asked, whose tokens have a price of their own
     """
 
     def __init__(
-        self, drafter: Drafter, controller: Controller, clock: FakeClock, *, timer: Clock
+        self,
+        parts: tuple[Drafter, Controller],
+        draft: _ReplayedModel | None,
+        clock: FakeClock,
+        *,
+        engine_seconds: float,
+        drafting_seconds: float,
+        timer: Clock,
     ) -> None:
-        self.drafter = drafter
+        self.drafter, self._controller = parts
         self.own_seconds: list[float] = []
-        self.engine_seconds = 0.0
-        self.drafting_seconds = 0.0
-        self.draft_model: _ReplayedModel | None = None
-        self._controller = controller
+        self._draft = draft
         self._clock = clock
+        self._engine_seconds = engine_seconds
+        self._drafting_seconds = drafting_seconds
         self._timer = timer
         self._spent = 0.0
         self._num_draft_passes = 0
@@ -225,14 +232,14 @@ class _Parts:
 
     def draft_budgets(self, views: Sequence[SessionView]) -> list[int]:
         self._num_draft_passes = self._count_draft_passes()
-        self._clock.advance(self.engine_seconds)
+        self._clock.advance(self._engine_seconds)
         start = self._timer()
         budgets = self._controller.draft_budgets(views)
         self._spent = self._timer() - start
         return budgets
 
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
-        self._clock.advance(self.drafting_seconds)
+        self._clock.advance(self._drafting_seconds)
         start = self._timer()
         proposals = self.drafter.propose(views, budgets)
         self._spent += self._timer() - start
@@ -246,7 +253,7 @@ class _Parts:
             self.own_seconds.append(self._spent)
 
     def _count_draft_passes(self) -> int:
-        return 0 if self.draft_model is None else self.draft_model.num_passes
+        return 0 if self._draft is None else self._draft.num_passes
 
 
 PartsMaker = Callable[[TargetModel, "TargetModel | None"], tuple[Drafter, Controller]]
@@ -304,11 +311,14 @@ class Replay:
                 overhead=costs.draft_overhead_seconds,
                 reading_seconds=pace.draft_reading_seconds,
             )
-        drafter, controller = make_parts(self._target, self._draft)
-        self._parts = _Parts(drafter, controller, self.clock, timer=timer or self.clock)
-        self._parts.engine_seconds = costs.overhead_seconds
-        self._parts.drafting_seconds = pace.drafting_seconds
-        self._parts.draft_model = self._draft
+        self._parts = _Parts(
+            make_parts(self._target, self._draft),
+            self._draft,
+            self.clock,
+            engine_seconds=costs.overhead_seconds,
+            drafting_seconds=pace.drafting_seconds,
+            timer=timer or self.clock,
+        )
         self.engine = Engine(
             target=self._target, drafter=self._parts, controller=self._parts, clock=self.clock
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from pilotfish.bench.findings import speedup_text
 from pilotfish.bench.recording import Recorded, load_recordings, save_recordings
 from pilotfish.bench.runner import PLAIN, BenchSettings, Mode, mode_engines, run_benchmark
 from pilotfish.bench.summary import summarize
@@ -299,16 +300,14 @@ def _print_advice(document: Mapping[str, Any], advice: Advice, *, with_flags: bo
 
 
 def _mode_table(advice: Advice) -> Table:
-    from pilotfish.bench.reasons import best_first, speedup_text
-
     rows = []
-    for one in best_first(advice.predictions):
+    for one in sorted(advice.predictions.values(), key=lambda one: -one.speedup().geomean):
         figures = one.to_dict()
         rate = figures["acceptance_rate"]
         rows.append(
             [
                 one.mode,
-                speedup_text(one.speedup()),
+                speedup_text(one.speedup().to_dict()),
                 f"{one.total_speedup().geomean:.2f}x",
                 f"{figures['tokens_per_round']:.2f}",
                 "-" if rate is None else f"{rate:.0%}",
@@ -318,10 +317,8 @@ def _mode_table(advice: Advice) -> Table:
 
 
 def _category_table(chosen: Prediction) -> Table:
-    from pilotfish.bench.reasons import speedup_text
-
     rows = [
-        [name, speedup_text(chosen.speedup(name)), str(figures["prompts"])]
+        [name, speedup_text(chosen.speedup(name).to_dict()), str(figures["prompts"])]
         for name, figures in chosen.to_dict()["by_category"].items()
     ]
     return figures_table(("speedup", "prompts"), rows)

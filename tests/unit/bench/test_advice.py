@@ -25,12 +25,12 @@ from pilotfish.bench.advice import (
     oracle_speedup,
     smallest_good,
 )
+from pilotfish.bench.findings import speedup_text
 from pilotfish.bench.flags import Draftable, engine_flags
 from pilotfish.bench.prediction import PredictedReply, Prediction, Predictor
-from pilotfish.bench.reasons import headline, many_sessions, reasons, speedup_text
+from pilotfish.bench.reasons import headline, many_sessions, reasons
 from pilotfish.bench.recording import Recording
 from pilotfish.bench.runner import Mode
-from pilotfish.bench.statistics import Speedup
 from support.scripted_pair import STAIRCASE, WIDEST
 
 DRAFT = CostCurve.flat(0.12, row_seconds=0.004, widest=WIDEST)
@@ -354,9 +354,4 @@ def test_the_headline_is_the_options_and_what_they_bring() -> None:
     found = advised(recordings())
     assert f"--drafter {found.drafter} --num-speculative-tokens {found.number}" in headline(found)
     assert found.chosen is not None
-    assert speedup_text(found.chosen.speedup()) in headline(found)
-
-
-def test_a_speedup_without_an_interval_is_a_number() -> None:
-    assert speedup_text(Speedup(1.5, None, None)) == "1.50x"
-    assert speedup_text(Speedup(1.5, 1.25, 1.75)) == "1.50x (1.25-1.75)"
+    assert speedup_text(found.chosen.speedup().to_dict()) in headline(found)
