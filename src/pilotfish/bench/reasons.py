@@ -108,7 +108,9 @@ def _draft_model(found: DraftModelAdvice | None) -> Iterator[str]:
 
 
 def _reading(advice: Advice) -> Iterator[str]:
-    shown = advice.chosen or advice.predictions["auto"]
+    shown = advice.chosen
+    if shown is None:
+        return
     share = sum(reply.prompt_seconds for reply in shown.replies) / sum(
         reply.total_seconds for reply in shown.replies
     )
