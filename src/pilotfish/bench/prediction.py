@@ -104,8 +104,8 @@ class Predictor:
     base     the configuration, but for what a mode says
     timer    measures what drafters and controllers take themselves; None: nothing
 
-    What the recordings say about the machine at that moment goes before the calibration where both
-    say something: the engine's own work, and the reading of prompts.
+    What the recordings say about the machine at that moment goes before the calibration: what wide
+    passes and the draft model cost in steps, the engine's own work, the reading of prompts.
     """
 
     def __init__(
@@ -193,12 +193,14 @@ class Predictor:
 
     def _drafting_seconds(self, mode: Mode) -> float:
         """Return what drafter and controller of a mode take in a round, measured once."""
-        recorded = recorded_drafting_seconds(self.recordings)
-        if self._timer is None or not recorded:
+        if self._timer is None:
+            return 0.0
+        recorded, alone = recorded_drafting_seconds(self.recordings), self._own_seconds(_SHADOW)
+        if not recorded or not alone:
             return 0.0
         # a replay is alone with the processor's caches; between passes of real models the same work
         # takes several times as long: as much as it did beside the recorded replies
-        return recorded * self._own_seconds(mode) / self._own_seconds(_SHADOW)
+        return recorded * self._own_seconds(mode) / alone
 
     def _own_seconds(self, mode: Mode) -> float:
         kind = mode.drafter if mode.num_drafts is None else f"{mode.drafter}:fixed"
