@@ -181,7 +181,15 @@ def test_no_public_part_is_left_out() -> None:
         *("Match", "Continuation", "SuffixAutomaton"),
         *("ScriptedCache", "ModelFacts", "Footprint", "Exclusive"),
         # what the cost-aware controller is made of, and the draft model's own rule
-        *("Prices", "LossGuard", "LiveCosts", "ModelRule", "Reliability", "RequestState"),
+        *(
+            "Prices",
+            "LossGuard",
+            "LiveCosts",
+            "ModelRule",
+            "PassCost",
+            "Reliability",
+            "RequestState",
+        ),
         *("Average", "Averages", "Experience", "Plan", "SurvivalRule"),
     }
     for package in (drafters, control, backends):

@@ -55,7 +55,6 @@ class _Request:
         return tokens[common:]
 
 
-
 @dataclass(slots=True)
 class _Draft:
     """One session's proposal while it grows."""
