@@ -96,7 +96,7 @@ class PairCosts:
 
     target            the target's curve, every row wanted
     draft             the draft model's curve, its last row wanted; None without a draft model
-    overhead_seconds  the engine's own work in a round, drafts from text included
+    overhead_seconds  the engine's own work in a round, that of drafters left out
     draft_overhead_seconds  sampling and bookkeeping for one token of the draft model
     """
 

@@ -10,6 +10,8 @@ _CONTEXT_STEP = 128
 # one disturbed pass must not move an estimate by more than this factor
 _MOST_SURPRISE = 1.5
 _QUICK, _SLOW = 0.1, 0.03
+# what has been seen so often, and is still off by more than this share, is no accident
+_LASTING = 100
 DRIFT = 0.15
 
 
@@ -26,7 +28,9 @@ class LiveCosts:
         self._target_speed = 0.0  # logarithms of factors
         self._draft_speed = 0.0
         self._shape = [0.0] * (max_width + 1)
-        self._num_passes = 0
+        # passes seen: of each width, and rounds in which the draft model drafted
+        self._num_passes = [0] * (max_width + 1)
+        self._num_drafts = 0
         self._rows: dict[int, list[float]] = {}
         self._kept: tuple[int, list[float]] = (-1, [])
 
@@ -42,8 +46,14 @@ class LiveCosts:
 
     @property
     def drifted(self) -> bool:
-        """Return whether passes have come to differ lastingly from the calibration."""
-        return self._num_passes >= 100 and abs(self._target_speed) > math.log(1 + DRIFT)
+        """Return whether the calibration has come to be lastingly wrong in what decisions rest on:
+        what a width costs in single steps, and the draft model in steps of the target. A machine
+        that is merely slower for a while has not drifted."""
+        often = [w for w, seen in enumerate(self._num_passes) if seen >= _LASTING]
+        ratios = [abs(self._shape[width]) for width in often if 1 in often]
+        if self._num_drafts >= _LASTING:
+            ratios.append(abs(self._draft_speed - self._target_speed))
+        return max(ratios, default=0.0) > math.log(1 + DRIFT)
 
     def target(self, context: int) -> list[float]:
         """Return the seconds of a target pass by width, from 0 to the widest."""
@@ -86,7 +96,7 @@ class LiveCosts:
         if not 0 < width <= self._max_width or seconds <= 0:
             return
         surprise = _clipped(math.log(seconds / self.target(context)[width]))
-        self._num_passes += 1
+        self._num_passes[width] += 1
         self._target_speed += _QUICK * surprise
         self._shape[width] += _SLOW * surprise
         # the shape is relative to a single step: what all widths share belongs to the speed
@@ -96,6 +106,7 @@ class LiveCosts:
     def observe_draft(self, expected: float, seconds: float) -> None:
         """Learn from the drafting of one round, which was expected to take so many seconds."""
         if expected > 0 and seconds > 0:
+            self._num_drafts += 1
             self._draft_speed += _QUICK * _clipped(math.log(seconds / expected))
 
 

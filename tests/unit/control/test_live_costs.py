@@ -85,16 +85,32 @@ def test_the_shape_of_one_width_is_followed() -> None:
 
 def test_drift_is_what_lasts() -> None:
     costs = live()
-    observe(costs, [1] * 90, 2.0)
-    assert not costs.drifted  # too few passes to say
-    observe(costs, [1] * 20, 2.0)
+    for _ in range(90):
+        observe(costs, [1, 4, 1], 1.0)
+        observe(costs, [8], 1.5)
+    assert not costs.drifted  # too few passes of that width to say
+    for _ in range(20):
+        observe(costs, [1, 4, 1], 1.0)
+        observe(costs, [8], 1.5)
     assert costs.drifted
-    observe(costs, [1] * 60)
-    assert not costs.drifted  # the machine is as it was
+    for _ in range(60):
+        observe(costs, [1, 8, 1, 4])
+    assert not costs.drifted  # the curve is as it was
     noisy = live()
     for number in range(300):
         observe(noisy, [1 + number % 4], 3.0 if number % 10 == 0 else 1.0)
     assert not noisy.drifted  # a busy neighbour now and then
+
+
+def test_a_slow_machine_has_not_drifted_but_a_draft_model_that_became_dear_has() -> None:
+    costs = live()
+    observe(costs, [1, 2, 4] * 200, 2.0)
+    for _ in range(200):
+        costs.observe_draft(costs.draft(1, 100), 2.0 * 0.32)
+    assert not costs.drifted  # whatever is decided rests on ratios
+    for _ in range(200):
+        costs.observe_draft(costs.draft(1, 100), 3.0 * 0.32)
+    assert costs.drifted
 
 
 @pytest.mark.parametrize(("width", "seconds"), [(0, 1.0), (17, 1.0), (3, 0.0), (3, -1.0)])
