@@ -17,8 +17,9 @@ class CostCurve:
     seconds   [len(contexts)][len(widths)], all above 0
 
     The curve is a staircase: nothing is smoothed. Between two measured widths and two measured
-    contexts it is linear; beyond the widest it goes on with the last slope, before the shortest
-    and after the longest context with that of the two nearest.
+    contexts it is linear. Beyond the widest it goes on with its last or its mean slope, whichever
+    is steeper: the last step of a staircase may be flat, the next one will not be. Before the
+    shortest and after the longest context it goes on with the slope of the two nearest.
     """
 
     widths: tuple[int, ...]
@@ -52,9 +53,17 @@ class CostCurve:
 
     def at(self, width: int, context: int = 0) -> float:
         """Return the seconds of a pass over `width` tokens after `context` tokens."""
-        row = [_between(self.widths, values, width) for values in self.seconds]
+        row = [self._at_width(values, width) for values in self.seconds]
         # a straight line through two noisy measurements may fall; a pass never costs nothing
         return max(_between(self.contexts, row, context), 0.25 * min(row))
+
+    def _at_width(self, values: Sequence[float], width: int) -> float:
+        widest = self.widths[-1]
+        if width <= widest or widest == 1:
+            return _between(self.widths, values, width)
+        last = (values[-1] - values[-2]) / (widest - self.widths[-2])
+        mean = (values[-1] - values[0]) / (widest - 1)
+        return values[-1] + max(last, mean, 0.0) * (width - widest)
 
     def row(self, widest: int, context: int = 0) -> list[float]:
         """Return the seconds of passes of width 0 to `widest`; no pass costs nothing."""

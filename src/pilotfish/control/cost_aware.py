@@ -26,6 +26,8 @@ from pilotfish.types import Proposal, RoundRecord, SessionView
 _FIRST_CHANCE = 0.8
 # a draft model that would not pay even so sure of itself is not worth a try
 _BEST_CHANCE = 0.97
+# a copy ends where nothing foretells it: no token of one is surer than this
+_SUREST = 0.98
 _PROBE_ROUNDS = 2
 # the draft model's reading of tokens it missed serves this many rounds
 _CATCH_UP_ROUNDS = 4
@@ -194,7 +196,8 @@ class CostAwareController:
         offers = self._text.propose([p.view for p in plans], [p.budget for p in plans])
         for plan, offer in zip(plans, offers, strict=True):
             plan.offer = offer
-            plan.chances = plan.state.table(offer.source).chances(estimates(offer))
+            believed = plan.state.table(offer.source).chances(estimates(offer))
+            plan.chances = [min(chance, _SUREST) for chance in believed]
 
     def _choose(self, plan: Plan, prices: Prices, num_readers: int) -> None:
         """Decide between the text's offer, the draft model and nothing."""

@@ -128,3 +128,14 @@ def test_the_draft_cost_ratio_is_of_one_token_at_the_shortest_context() -> None:
     pair = PairCosts(target=CURVE, draft=draft, draft_overhead_seconds=0.05)
     assert pair.draft_cost_ratio == pytest.approx(0.25)
     assert PairCosts(target=CURVE).draft_cost_ratio is None
+
+
+def test_a_flat_last_step_says_nothing_about_wider_passes() -> None:
+    # measured on llama.cpp: sixteen rows fill whole groups and cost less than twelve
+    staircase = CostCurve.from_ratios({1: 1.0, 4: 2.56, 8: 4.44, 12: 5.29, 16: 5.04})
+    mean_slope = (5.04 - 1.0) / 15
+    for width in (17, 24, 32):
+        assert staircase.at(width) == pytest.approx(5.04 + mean_slope * (width - 16))
+    rising = CostCurve.from_ratios({1: 1.0, 8: 1.2, 16: 3.2})
+    assert rising.at(24) == pytest.approx(5.2)  # the last slope, where that is the steeper one
+    assert CostCurve.from_ratios({1: 1.0}).at(9) == 1.0
