@@ -68,7 +68,7 @@ ONLY_ERRORS = ROOT / "backends" / "vocabulary.py"
 LIBRARIES = {
     "numpy": {
         *("types", "sampling", "verify", "gguf", "drafters", "backends", "engine"),
-        *("calibration", "bench", "accounting"),
+        *("calibration", "bench", "accounting", "control"),
     },
     "llama_cpp": {"backends"},
     "tokenizers": {"backends"},

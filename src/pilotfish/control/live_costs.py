@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pilotfish.accounting.cost_curve import PairCosts
 
 _CONTEXT_STEP = 128
@@ -27,12 +30,11 @@ class LiveCosts:
         self._max_width = max_width
         self._target_speed = 0.0  # logarithms of factors
         self._draft_speed = 0.0
-        self._shape = [0.0] * (max_width + 1)
+        self._shape = np.zeros(max_width + 1)
         # passes seen: of each width, and rounds in which the draft model drafted
         self._num_passes = [0] * (max_width + 1)
         self._num_drafts = 0
-        self._rows: dict[int, list[float]] = {}
-        self._kept: tuple[int, list[float]] = (-1, [])
+        self._rows: dict[int, NDArray[np.float64]] = {}
 
     @property
     def has_draft(self) -> bool:
@@ -57,25 +59,13 @@ class LiveCosts:
 
     def target(self, context: int) -> list[float]:
         """Return the seconds of a target pass by width, from 0 to the widest."""
-        place = context // _CONTEXT_STEP
-        if self._kept[0] != place:
-            measured = self._rows.get(place)
-            if measured is None:
-                middle = place * _CONTEXT_STEP + _CONTEXT_STEP // 2
-                measured = self._costs.target.row(self._max_width, middle)
-                self._rows[place] = measured
-            speed = math.exp(self._target_speed)
-            row = [
-                speed * math.exp(shape) * seconds
-                for shape, seconds in zip(self._shape, measured, strict=True)
-            ]
-            self._kept = (place, row)
-        return self._kept[1]
+        row: list[float] = self._now(context).tolist()
+        return row
 
     def rounds(self, context: int) -> list[float]:
         """Return the seconds of a round by the width of its pass: the engine's own are in it."""
-        overhead = self.overhead_seconds
-        return [seconds + overhead for seconds in self.target(context)]
+        row: list[float] = (self._now(context) + self.overhead_seconds).tolist()
+        return row
 
     def draft(self, width: int, context: int) -> float:
         """Return the seconds of a draft pass and of choosing its token."""
@@ -95,19 +85,27 @@ class LiveCosts:
         """Learn from one pass of the target."""
         if not 0 < width <= self._max_width or seconds <= 0:
             return
-        surprise = _clipped(math.log(seconds / self.target(context)[width]))
+        surprise = _clipped(math.log(seconds / self._now(context)[width]))
         self._num_passes[width] += 1
         self._target_speed += _QUICK * surprise
         self._shape[width] += _SLOW * surprise
         # the shape is relative to a single step: what all widths share belongs to the speed
         self._shape[1] = 0.0
-        self._kept = (-1, [])
 
     def observe_draft(self, expected: float, seconds: float) -> None:
         """Learn from the drafting of one round, which was expected to take so many seconds."""
         if expected > 0 and seconds > 0:
             self._num_drafts += 1
             self._draft_speed += _QUICK * _clipped(math.log(seconds / expected))
+
+    def _now(self, context: int) -> NDArray[np.float64]:
+        place = context // _CONTEXT_STEP
+        measured = self._rows.get(place)
+        if measured is None:
+            middle = place * _CONTEXT_STEP + _CONTEXT_STEP // 2
+            measured = np.array(self._costs.target.row(self._max_width, middle))
+            self._rows[place] = measured
+        return measured * np.exp(self._shape + self._target_speed)
 
 
 def _clipped(surprise: float) -> float:
