@@ -40,6 +40,20 @@ class ModelSize:
     attention_flops_per_token: float = 0.0
 
 
+def multiplied_parameters(
+    parameters: int, *, vocabulary: int, head_rows: int, width: int, is_tied: bool
+) -> int:
+    """Return how many of a file's `parameters` each row is multiplied with.
+
+    vocabulary, head_rows  tokens of the file, and of the head as it is used
+    width                  length of an embedding
+    is_tied                whether the embedding is the head; of one beside the head a pass reads
+                           rows, and multiplies with none
+    """
+    unused_rows = vocabulary - head_rows + (0 if is_tied else vocabulary)
+    return parameters - unused_rows * width
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyCost:
     """What a request waits for. `speedup` is over plain decoding; None where that is unknown."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pilotfish import calibration, gguf, models
-from pilotfish.accounting.costs import ModelSize
+from pilotfish.accounting.costs import ModelSize, multiplied_parameters
 from pilotfish.backends.footprint import read_footprint
 from pilotfish.backends.vocabulary import check_vocabularies
 from pilotfish.calibration import Calibration, Progress
@@ -55,6 +55,25 @@ class ModelPair:
     notices: list[str] = field(default_factory=list)
     calibration: Calibration | None = None
     _description: dict[str, Any] = field(default_factory=dict)
+    _sizes: dict[str, ModelSize] = field(default_factory=dict)
+
+    @property
+    def target_size(self) -> ModelSize:
+        """Return the size of the target; its file is read once, however many engines share it."""
+        return self._size(self.target, self.config.target)
+
+    @property
+    def draft_size(self) -> ModelSize | None:
+        """Return the size of the draft model, if there is one."""
+        if self.draft is None:
+            return None
+        return self._size(self.draft, self.config.draft or self.config.target)
+
+    def _size(self, model: LoadedModel, config: ModelConfig) -> ModelSize:
+        side = "target" if model is self.target else "draft"
+        if side not in self._sizes:
+            self._sizes[side] = model_size(model, config.cache_type)
+        return self._sizes[side]
 
     def measured_costs(self, progress: Progress | None = None) -> Calibration:
         """Return what passes of the models cost here: as kept, or measured now."""
@@ -117,11 +136,14 @@ def model_size(model: LoadedModel, cache_type: str) -> ModelSize:
     kv_heads = header.integer(f"{prefix}.attention.head_count_kv", heads) or 1
     head = getattr(model, "head", None)  # part of the vocabulary, of a draft
     head_rows = rows if head is None else len(head.ids)
-    # of an embedding beside the head a pass reads rows; it multiplies with none
-    has_head = any(tensor.name == "output.weight" for tensor in header.tensors)
-    unused_rows = rows - head_rows + (rows if has_head else 0)
     return ModelSize(
-        parameters=facts.parameters - unused_rows * header.integer(f"{prefix}.embedding_length"),
+        parameters=multiplied_parameters(
+            facts.parameters,
+            vocabulary=rows,
+            head_rows=head_rows,
+            width=header.integer(f"{prefix}.embedding_length"),
+            is_tied=all(tensor.name != "output.weight" for tensor in header.tensors),
+        ),
         weight_bytes=facts.weight_bytes,
         step_bytes=facts.step_bytes,
         cache_bytes_per_token=read_footprint(header, cache_type=cache_type).cache_bytes_per_token,

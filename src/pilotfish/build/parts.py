@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pilotfish.accounting.cost_curve import PairCosts
-from pilotfish.build.loading import ModelPair, model_size
+from pilotfish.build.loading import ModelPair
 from pilotfish.calibration import Progress
 from pilotfish.config import SpeculationConfig
 from pilotfish.control.cost_aware import CostAwareController
@@ -168,12 +168,9 @@ def make_model_drafter(target: TargetModel, draft: TargetModel) -> ModelDrafter:
 
 def make_facts(pair: ModelPair, speculation: SpeculationConfig, notices: list[str]) -> Facts:
     """Return what replies say about the loaded parts, read from the loaded objects."""
-    config, target, draft = pair.config, pair.target, pair.draft
+    target, draft = pair.target, pair.draft
     number = number_of_drafts(speculation, max_width=target.max_width, backend=target.facts.backend)
     off = speculation.drafter == "none" or number == 0
-    draft_size = None
-    if draft is not None:
-        draft_size = model_size(draft, (config.draft or config.target).cache_type)
     kind = "by measured cost" if decides_by_cost(speculation) else "fixed"
     return Facts(
         exactness=target.exactness,
@@ -184,6 +181,6 @@ def make_facts(pair: ModelPair, speculation: SpeculationConfig, notices: list[st
         notices=tuple(notices),
         speculation_on=not off,
         speculation_reason="turned off" if off else f"{kind}: up to {number} tokens a round",
-        target_size=model_size(target, config.target.cache_type),
-        draft_size=draft_size,
+        target_size=pair.target_size,
+        draft_size=pair.draft_size,
     )

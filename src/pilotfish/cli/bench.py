@@ -37,7 +37,7 @@ from pilotfish.errors import ConfigError
 from pilotfish.types import SamplingSettings
 
 if TYPE_CHECKING:
-    from pilotfish.build import ModelPair
+    pass
 
 _WHAT, _HOW, _OUTPUT = "Workload", "Measuring", "Output"
 
@@ -195,10 +195,10 @@ def bench(
                 )
                 prediction = {"prediction": predicted_speedups(pair, recorded, modes)}
             result = run_benchmark(engines, workload.prompts, settings, progress=progress)
-        facts = engines[PLAIN].facts.models
-        sizes = model_sizes(config, pair)
+        facts = engines[PLAIN].facts
+        sizes = ModelSizes(facts.target_size, facts.draft_size)
         summary = summarize(result, workload=workload.name, sizes=sizes) | prediction
-        summary |= origin(context, config, pair, facts)
+        summary |= origin(context, config, pair, facts.models)
     finally:
         pair.close()
     report.write(summary)
@@ -231,17 +231,6 @@ def modes_and_config(options: EngineOptions, wanted: str | None) -> tuple[list[M
             )
         modes = [mode for mode in modes if mode.name not in missing]
     return modes, config
-
-
-def model_sizes(config: EngineConfig, pair: ModelPair) -> ModelSizes:
-    """Return the sizes of the loaded models, from the headers of their files."""
-    from pilotfish.cli.calc_inputs import model_size
-
-    draft = None
-    if config.draft is not None and pair.draft is not None:
-        is_small = pair.draft.facts.backend == "native"
-        draft = model_size(config.draft.reference, as_draft=is_small)
-    return ModelSizes(model_size(config.target.reference), draft)
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:

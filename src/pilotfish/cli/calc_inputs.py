@@ -10,7 +10,7 @@ from typing import Any
 
 from pilotfish.accounting.cost_curve import CostCurve
 from pilotfish.accounting.cost_model import Acceptance, with_overhead
-from pilotfish.accounting.costs import ModelSize
+from pilotfish.accounting.costs import ModelSize, multiplied_parameters
 from pilotfish.cli.arguments import as_number
 from pilotfish.errors import ConfigError
 
@@ -166,13 +166,16 @@ def model_size(reference: str, *, as_draft: bool = False) -> ModelSize:
     info = model_info(reference)
     small = (as_draft and info["as_draft"]) or {}
     vocabulary = small.get("head_size", info["vocabulary"])
-    # of an embedding beside the head a pass reads rows; it multiplies with none
-    is_tied = info["weight_bytes"] == info["step_bytes"]
-    unused_rows = info["vocabulary"] - vocabulary + (0 if is_tied else info["vocabulary"])
     # a cache of two-byte numbers: keys and values of the heads for keys and values
     queries = (info["heads"] or 0) / (info["kv_heads"] or 1)
     return ModelSize(
-        parameters=info["parameters"] - unused_rows * (info["width"] or 0),
+        parameters=multiplied_parameters(
+            info["parameters"],
+            vocabulary=info["vocabulary"],
+            head_rows=vocabulary,
+            width=info["width"] or 0,
+            is_tied=info["weight_bytes"] == info["step_bytes"],
+        ),
         weight_bytes=small.get("weight_bytes", info["weight_bytes"]),
         step_bytes=small.get("step_bytes", info["step_bytes"]),
         cache_bytes_per_token=info["cache_bytes_per_token"],

@@ -15,7 +15,6 @@ import pytest
 from pilotfish import build, models
 from pilotfish.accounting.cost_curve import CostCurve, PairCosts
 from pilotfish.accounting.costs import ModelSize
-from pilotfish.cli import calc_inputs
 from pilotfish.cli.bench import speedup_cell
 from pilotfish.config import EngineConfig, SpeculationConfig
 from pilotfish.generation import Facts, TextEngine
@@ -72,16 +71,12 @@ def loads(program: ScriptedProgram, monkeypatch: pytest.MonkeyPatch) -> Loads:
         facts: Any = {"target": {"path": TARGET, "parameters": 7}, "draft": None}
         if pair.config.draft is not None:
             facts["draft"] = {"path": DRAFT, "parameters": 3}
-        return TextEngine(
-            engine.engine, engine.tokenizer, facts=Facts(models=facts), close=pair.close
-        )
-
-    def model_size(reference: str, *, as_draft: bool = False) -> ModelSize:
-        return ModelSize(parameters=7, weight_bytes=8, step_bytes=9, cache_bytes_per_token=1)
+        size = ModelSize(parameters=7, weight_bytes=8, step_bytes=9, cache_bytes_per_token=1)
+        described = Facts(models=facts, target_size=size, draft_size=facts["draft"] and size)
+        return TextEngine(engine.engine, engine.tokenizer, facts=described, close=pair.close)
 
     monkeypatch.setattr(build, "load_pair", load_pair)
     monkeypatch.setattr(build, "text_engine", text_engine)
-    monkeypatch.setattr(calc_inputs, "model_size", model_size)
     return loads
 
 
