@@ -17,6 +17,7 @@ from pilotfish.bench.runner import PLAIN, BenchSettings, Mode, mode_engines, run
 from pilotfish.bench.summary import summarize
 from pilotfish.bench.workload import OWN, Prompt, in_turns, load_workload
 from pilotfish.cli.arguments import as_number, naming_options, with_options
+from pilotfish.cli.asking import HOW, OUTPUT, WHAT, AskingOptions, check_writable, option
 from pilotfish.cli.console import figures_table, page, print_json, print_notices, talk, waiting
 from pilotfish.cli.options import EngineOptions
 from pilotfish.cli.origin import origin
@@ -28,7 +29,7 @@ from pilotfish.cli.replays import (
 )
 from pilotfish.config import EngineConfig, Request
 from pilotfish.errors import ConfigError
-from pilotfish.types import SamplingSettings, require, require_number
+from pilotfish.types import require, require_number
 
 if TYPE_CHECKING:
     from pilotfish.bench.advice import Advice
@@ -36,66 +37,43 @@ if TYPE_CHECKING:
     from pilotfish.build import ModelPair
     from pilotfish.generation import TextEngine
 
-_WHAT, _HOW, _OUTPUT = "Workload", "Measuring", "Output"
 _WIDTH = 79
 _MEASURED_ROUNDS = 2
 
 
-def _option(name: str, panel: str, about: str, metavar: str = " ") -> Any:
-    return typer.Option(
-        name, metavar=metavar, help=about, rich_help_panel=panel, show_default=False
-    )
+@dataclass(frozen=True, kw_only=True)
+class ShortAskingOptions(AskingOptions):
+    """What is asked, with shorter replies: a measurement of two minutes."""
+
+    max_tokens: Annotated[
+        str, option("--max-tokens", WHAT, "Longest reply.  Default: 96.", "N")
+    ] = "96"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdviseOptions:
-    """What is recorded, and for how long."""
+    """For how long is recorded, and what becomes of it."""
 
-    limit: Annotated[
-        str | None,
-        _option("--limit", _WHAT, "Ask only N prompts, of all categories alike.", "N"),
-    ] = None
-    raw: Annotated[bool, _option("--raw", _WHAT, "Send prompts as they are: no chat template.")] = (
-        False
-    )
-    max_tokens: Annotated[
-        str, _option("--max-tokens", _WHAT, "Longest reply.  Default: 96.", "N")
-    ] = "96"
-    temperature: Annotated[
-        str,
-        _option("--temperature", _WHAT, "0 takes the likeliest token (default).", "X"),
-    ] = "0"
-    seed: Annotated[str, _option("--seed", _WHAT, "Of every reply.  Default: 0.", "N")] = "0"
     budget: Annotated[
         str,
-        _option("--budget", _HOW, "Stop recording after that long.  Default: 120.", "SECONDS"),
+        option("--budget", HOW, "Stop recording after that long.  Default: 120.", "SECONDS"),
     ] = "120"
-    record: Annotated[
-        str | None, _option("--record", _HOW, "Keep the recorded replies.", "FILE")
-    ] = None
+    record: Annotated[str | None, option("--record", HOW, "Keep the recorded replies.", "FILE")] = (
+        None
+    )
     replay: Annotated[
         str | None,
-        _option("--replay", _HOW, "Take replies recorded before instead of asking.", "FILE"),
+        option("--replay", HOW, "Take replies recorded before instead of asking.", "FILE"),
     ] = None
     measure: Annotated[
         bool,
-        _option("--measure", _HOW, "Measure auto on the same prompts, too, and compare."),
+        option("--measure", HOW, "Measure auto on the same prompts, too, and compare."),
     ] = False
     flags: Annotated[
         bool,
-        _option("--flags", _OUTPUT, "Print options for llama-server, vLLM and SGLang as well."),
+        option("--flags", OUTPUT, "Print options for llama-server, vLLM and SGLang as well."),
     ] = False
-    json: Annotated[bool, _option("--json", _OUTPUT, "Print one JSON document.")] = False
-
-    def request(self) -> Request:
-        """Return how replies are made; ConfigError names the wrong option."""
-        with naming_options():
-            return Request(
-                max_tokens=as_number(self.max_tokens),
-                seed=as_number(self.seed),
-                raw=self.raw,
-                settings=SamplingSettings(temperature=as_number(self.temperature)),
-            )
+    json: Annotated[bool, option("--json", OUTPUT, "Print one JSON document.")] = False
 
     def seconds(self) -> float:
         """Return how long replies may be recorded; ConfigError if that is no time."""
@@ -105,14 +83,6 @@ class AdviseOptions:
             require(value > 0, "budget", value, wanted)
         return float(value)
 
-    def chosen(self, source: str | None) -> list[Prompt]:
-        """Return the prompts, the categories in turns, as not all may be reached."""
-        workload = load_workload(OWN if source is None else source)
-        if self.limit is not None:
-            with naming_options():
-                workload = workload.limited(as_number(self.limit))
-        return in_turns(workload.prompts)
-
     def check_files(self, source: str | None) -> None:
         """Raise, before anything is measured, for what could not be read or written."""
         if self.replay is not None and (source is not None or self.record is not None):
@@ -120,13 +90,7 @@ class AdviseOptions:
             raise ConfigError(f"--replay and {what} exclude each other: nothing is recorded")
         if self.replay is not None and self.measure:
             raise ConfigError("--measure needs prompts, and --replay has none")
-        if self.record is None:
-            return
-        path = Path(self.record).absolute()
-        if path.is_dir():
-            raise ConfigError(f"--record {self.record} is a folder", hint="name a file")
-        if not path.parent.is_dir():
-            raise ConfigError(f"--record: there is no folder {path.parent}")
+        check_writable("--record", self.record)
 
 
 @with_options
@@ -142,6 +106,7 @@ def advise(
     ] = None,
     *,
     engine: EngineOptions,
+    asking: ShortAskingOptions,
     options: AdviseOptions,
 ) -> None:
     """Say who should draft on this machine and how much, and what that will bring.
@@ -151,8 +116,8 @@ def advise(
     from pilotfish import build  # not at the top: help needs no backend
 
     options.check_files(prompts)
-    request, seconds = options.request(), options.seconds()
-    asked = [] if options.replay is not None else options.chosen(prompts)
+    request, seconds = asking.request(), options.seconds()
+    asked = [] if options.replay is not None else chosen_prompts(prompts, asking)
     kept = None if options.replay is None else load_recordings(Path(options.replay))
     config = _config(engine)
     with waiting(f"loading {config.target.reference}"):
@@ -177,6 +142,12 @@ def advise(
         print_json(document)
     else:
         _print_advice(document, advice, with_flags=options.flags)
+
+
+def chosen_prompts(source: str | None, asking: AskingOptions) -> list[Prompt]:
+    """Return the prompts, the categories in turns, as not all may be reached."""
+    workload = load_workload(OWN if source is None else source)
+    return in_turns(asking.limited(workload).prompts)
 
 
 def _config(options: EngineOptions) -> EngineConfig:

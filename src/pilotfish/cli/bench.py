@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -21,8 +21,9 @@ from pilotfish.bench.runner import (
     run_benchmark,
 )
 from pilotfish.bench.summary import ModelSizes, summarize
-from pilotfish.bench.workload import OWN, OWN_CATEGORIES, Workload, load_workload
+from pilotfish.bench.workload import OWN, OWN_CATEGORIES, load_workload
 from pilotfish.cli.arguments import as_number, naming_options, with_options
+from pilotfish.cli.asking import HOW, OUTPUT, WHAT, AskingOptions, check_writable, option
 from pilotfish.cli.console import page, print_json, print_notices, talk, waiting
 from pilotfish.cli.options import EngineOptions
 from pilotfish.cli.origin import origin
@@ -34,29 +35,17 @@ from pilotfish.cli.replays import (
 )
 from pilotfish.config import EngineConfig, Request
 from pilotfish.errors import ConfigError
-from pilotfish.types import SamplingSettings
-
-if TYPE_CHECKING:
-    pass
-
-_WHAT, _HOW, _OUTPUT = "Workload", "Measuring", "Output"
-
-
-def _option(name: str, panel: str, about: str, metavar: str = " ") -> Any:
-    return typer.Option(
-        name, metavar=metavar, help=about, rich_help_panel=panel, show_default=False
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchOptions:
-    """What is asked, in which modes, and how often."""
+class ModeOptions:
+    """What is asked, and in which modes."""
 
     modes: Annotated[
         str | None,
-        _option(
+        option(
             "--modes",
-            _HOW,
+            HOW,
             "Comma-separated: auto, suffix, ngram, model; suffix:7 drafts 7 tokens in every round. "
             "Plain decoding is always measured.  Default: auto,suffix, and model with a draft.",
             "LIST",
@@ -64,66 +53,42 @@ class BenchOptions:
     ] = None
     workload: Annotated[
         str,
-        _option(
+        option(
             "--workload",
-            _WHAT,
+            WHAT,
             f"A JSONL file of prompts, Spec-Bench's too.  Default: {OWN}, the "
             f"{len(OWN_CATEGORIES)} categories that come with pilotfish.",
             "FILE",
         ),
     ] = OWN
-    limit: Annotated[
-        str | None,
-        _option("--limit", _WHAT, "Ask only N prompts, of all categories alike.", "N"),
-    ] = None
-    raw: Annotated[bool, _option("--raw", _WHAT, "Send prompts as they are: no chat template.")] = (
-        False
-    )
-    max_tokens: Annotated[
-        str, _option("--max-tokens", _WHAT, "Longest reply.  Default: 128.", "N")
-    ] = "128"
-    temperature: Annotated[
-        str,
-        _option("--temperature", _WHAT, "0 takes the likeliest token (default).", "X"),
-    ] = "0"
-    seed: Annotated[str, _option("--seed", _WHAT, "Of every reply.  Default: 0.", "N")] = "0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """How it is measured."""
+
     rounds: Annotated[
-        str, _option("--rounds", _HOW, "Answer each prompt N times.  Default: 2.", "N")
+        str, option("--rounds", HOW, "Answer each prompt N times.  Default: 2.", "N")
     ] = "2"
     keep_store: Annotated[
         bool,
-        _option(
+        option(
             "--keep-store",
-            _HOW,
+            HOW,
             "Let drafters remember replies; repeated prompts are then reported apart.",
         ),
     ] = False
     predict: Annotated[
         bool,
-        _option("--predict", _HOW, "Record each prompt first, and predict the speedups by replay."),
+        option("--predict", HOW, "Record each prompt first, and predict the speedups by replay."),
     ] = False
 
-    def settings(self) -> BenchSettings:
-        """Return how replies are made and measured; ConfigError names the wrong option."""
+    def settings(self, request: Request) -> BenchSettings:
+        """Return how replies are measured; ConfigError names the wrong option."""
         with naming_options():
             return BenchSettings(
-                rounds=as_number(self.rounds),
-                keep_store=self.keep_store,
-                request=Request(
-                    max_tokens=as_number(self.max_tokens),
-                    seed=as_number(self.seed),
-                    raw=self.raw,
-                    settings=SamplingSettings(temperature=as_number(self.temperature)),
-                ),
+                rounds=as_number(self.rounds), keep_store=self.keep_store, request=request
             )
-
-    def chosen(self) -> Workload:
-        """Return the prompts; PromptError or ConfigError says what is wrong with them."""
-        workload = load_workload(self.workload)
-        if self.limit is None:
-            return workload
-        with naming_options():
-            return workload.limited(as_number(self.limit))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,23 +96,17 @@ class ReportOptions:
     """Where the figures go."""
 
     output: Annotated[
-        str | None, _option("--output", _OUTPUT, "Write the figures as JSON.", "FILE")
+        str | None, option("--output", OUTPUT, "Write the figures as JSON.", "FILE")
     ] = None
-    html: Annotated[
-        str | None, _option("--html", _OUTPUT, "Write a report with charts.", "FILE")
-    ] = None
-    json: Annotated[bool, _option("--json", _OUTPUT, "Print one JSON document.")] = False
+    html: Annotated[str | None, option("--html", OUTPUT, "Write a report with charts.", "FILE")] = (
+        None
+    )
+    json: Annotated[bool, option("--json", OUTPUT, "Print one JSON document.")] = False
 
     def check(self) -> None:
         """Raise, before anything is measured, if a file could not be written."""
-        for option, name in (("--output", self.output), ("--html", self.html)):
-            if name is None:
-                continue
-            path = Path(name).absolute()
-            if path.is_dir():
-                raise ConfigError(f"{option} {name} is a folder", hint="name a file")
-            if not path.parent.is_dir():
-                raise ConfigError(f"{option}: there is no folder {path.parent}")
+        check_writable("--output", self.output)
+        check_writable("--html", self.html)
         if self.html is not None:
             from pilotfish.bench.charts import require_charts
 
@@ -169,6 +128,8 @@ def bench(
     context: typer.Context,
     *,
     engine: EngineOptions,
+    source: ModeOptions,
+    asking: AskingOptions,
     options: BenchOptions,
     report: ReportOptions,
 ) -> None:
@@ -178,8 +139,9 @@ def bench(
     """
     from pilotfish import build  # not at the top: help needs no backend
 
-    settings, workload = options.settings(), options.chosen()
-    modes, config = modes_and_config(engine, options.modes)
+    settings = options.settings(asking.request())
+    workload = asking.limited(load_workload(source.workload))
+    modes, config = modes_and_config(engine, source.modes)
     report.check()
     with waiting(f"loading {config.target.reference}"):
         pair = build.load_pair(config)
