@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from pilotfish.errors import ConfigError
-from pilotfish.types import SamplingSettings, require, require_number
+from pilotfish.types import DraftWish, SamplingSettings, require, require_number
 
 DRAFTERS = ("auto", "none", "suffix", "ngram", "model")
 CONTROLLERS = ("auto", "fixed")
@@ -141,16 +141,32 @@ class SpeculationConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Everything `build.load_engine` needs."""
+    """Everything `build.load_engine` needs.
+
+    max_sessions    replies that may be made at once
+    kept_sequences  texts of ended requests whose caches are kept for requests that begin alike
+    kept_tokens     tokens of all of them together, which bounds their memory
+    """
 
     target: ModelConfig
     draft: ModelConfig | None = None
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
     max_sessions: int = 1
+    kept_sequences: int = 0
+    kept_tokens: int = 65_536
 
     def __post_init__(self) -> None:
         require_number("max_sessions", self.max_sessions, "a whole number above 0", whole=True)
         require(self.max_sessions > 0, "max_sessions", self.max_sessions, "above 0")
+        for name in ("kept_sequences", "kept_tokens"):
+            value = getattr(self, name)
+            require_number(name, value, "a whole number, 0 or more", whole=True)
+            require(value >= 0, name, value, "a whole number, 0 or more")
+
+    @property
+    def num_places(self) -> int:
+        """Return how many sequences each model must hold at once."""
+        return self.max_sessions + self.kept_sequences
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> EngineConfig:
@@ -195,6 +211,8 @@ class RequestOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     system: str | None
     raw: bool
+    drafter: str
+    num_speculative_tokens: int | None
     temperature: float
     top_k: int
     top_p: float
@@ -213,7 +231,8 @@ class Request:
     """One request, checked: everything but the prompt.
 
     `max_tokens` None is as many as the context holds; `seed` None draws one; `raw` uses the
-    prompt as it is, without a chat template.
+    prompt as it is, without a chat template. `drafter` and `num_speculative_tokens` (a ceiling)
+    narrow what the engine was loaded with; they change time, never text.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -221,9 +240,18 @@ class Request:
     stop: tuple[str, ...] = ()
     system: str | None = None
     raw: bool = False
+    drafter: str = "auto"
+    num_speculative_tokens: int | None = None
     settings: SamplingSettings = field(default_factory=SamplingSettings)
 
+    @property
+    def wish(self) -> DraftWish:
+        """Return what the request asks of drafting."""
+        return DraftWish(drafter=self.drafter, num_speculative_tokens=self.num_speculative_tokens)
+
     def __post_init__(self) -> None:
+        require(self.drafter in DRAFTERS, "drafter", self.drafter, "one of " + ", ".join(DRAFTERS))
+        _ = self.wish  # checks its numbers
         if self.max_tokens is not None:
             wanted = "a whole number above 0"
             require_number("max_tokens", self.max_tokens, wanted, whole=True)

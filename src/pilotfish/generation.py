@@ -25,10 +25,14 @@ Prompt = str | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one request; the end token of a reply counts, as it was generated."""
+    """Tokens of one request; the end token of a reply counts, as it was generated.
+
+    `cached_tokens` of the prompt had been read before, for another request.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -107,19 +111,51 @@ class Facts:
     speculation_reason: str = ""
 
 
+class RunningReply:
+    """A reply while it is made: the session, and the text of its tokens so far.
+
+    Whoever drives it reads the prompt and takes rounds with the engine (`engine.read`,
+    `engine.step`), takes the pieces, and finishes the session.
+    """
+
+    def __init__(self, owner: TextEngine, session: Session, text: ReplyText) -> None:
+        self.session = session
+        self._owner = owner
+        self._text = text
+        self._num_taken = 0
+
+    def take(self) -> Piece | None:
+        """Return what was added since the last call, or None where no token was."""
+        tokens = tuple(self.session.emitted[self._num_taken :])
+        self._num_taken += len(tokens)
+        text = self._text.take()
+        if self.session.done:
+            text += self._text.finish()
+        return Piece(text, tokens) if tokens or text else None
+
+    @property
+    def reply(self) -> Reply:
+        """Return the finished reply; PilotfishError while it is still made."""
+        if not self.session.done:
+            raise PilotfishError(
+                "the reply has not ended", hint="iterate to the end, or close the stream, first"
+            )
+        self._text.finish()
+        return self._owner.make_reply(self.session, self._text)
+
+
 class ReplyStream:
     """An iterator over the pieces of one reply; `reply` is there when it has ended.
 
     Closing it early cancels the request; the reply then ends with what was emitted.
     """
 
-    def __init__(self, owner: TextEngine, session: Session, text: ReplyText) -> None:
-        self._owner = owner
-        self._session = session
-        self._text = text
+    def __init__(self, engine: Engine, running: RunningReply) -> None:
+        self._engine = engine
+        self._running = running
         self._pieces = self._iterate()
         # a stream that is dropped unread must not keep its place in the model
-        weakref.finalize(self, owner.engine.finish, session).atexit = False
+        weakref.finalize(self, engine.finish, running.session).atexit = False
 
     def __enter__(self) -> ReplyStream:
         return self
@@ -136,26 +172,19 @@ class ReplyStream:
     def close(self) -> None:
         """Stop generating now."""
         self._pieces.close()
-        self._owner.engine.finish(self._session)
+        self._engine.finish(self._running.session)
 
     @property
     def reply(self) -> Reply:
         """Return the finished reply; PilotfishError while the stream is still running."""
-        if not self._session.done:
-            raise PilotfishError(
-                "the reply has not ended", hint="iterate to the end, or close the stream, first"
-            )
-        self._text.finish()
-        return self._owner.make_reply(self._session, self._text)
+        return self._running.reply
 
     def _iterate(self) -> Generator[Piece, None, None]:
-        rounds = self._owner.engine.run(self._session)
+        rounds = self._engine.run(self._running.session)
         try:
-            for tokens in rounds:
-                text = self._text.take()
-                if self._session.done:
-                    text += self._text.finish()
-                yield Piece(text, tuple(tokens))
+            for _ in rounds:
+                if (piece := self._running.take()) is not None:
+                    yield piece
         finally:
             rounds.close()
 
@@ -213,8 +242,8 @@ class TextEngine:
 
     def stream(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> ReplyStream:
         """Return an iterator over the pieces of the reply, one a round."""
-        session, text = self._start(prompt, Request.from_options(options))
-        return ReplyStream(self, session, text)
+        request = Request.from_options(options)
+        return ReplyStream(self.engine, self._start(self.prompt_ids(prompt, request), request))
 
     def generate_batch(
         self, prompts: Sequence[Prompt], **options: Unpack[RequestOptions]
@@ -224,31 +253,42 @@ class TextEngine:
         At most as many prompts as the engine was loaded with sessions for.
         """
         request = Request.from_options(options)
-        started: list[tuple[Session, ReplyText]] = []
+        running: list[RunningReply] = []
         try:
             for prompt in prompts:
-                started.append(self._start(prompt, request))
-            self.engine.run_together([session for session, _ in started])
+                running.append(self._start(self.prompt_ids(prompt, request), request))
+            self.engine.run_together([each.session for each in running])
         finally:
-            for session, _ in started:
-                self.engine.finish(session)
-        for session, text in started:
-            if session.error is not None:
-                raise session.error
-            text.finish()
-        return [self.make_reply(session, text) for session, text in started]
+            for each in running:
+                self.engine.finish(each.session)
+        for each in running:
+            if each.session.error is not None:
+                raise each.session.error
+        return [each.reply for each in running]
 
-    def _start(self, prompt: Prompt, request: Request) -> tuple[Session, ReplyText]:
+    def open(self, prompt_ids: Sequence[int], request: Request) -> RunningReply:
+        """Return a reply that begins: nothing is read yet. Raises PromptError or BackendError."""
         text = ReplyText(self.tokenizer, stop=request.stop, min_tokens=request.settings.min_tokens)
-        session = self.engine.start(
-            self.prompt_ids(prompt, request),
+        session = self.engine.open(
+            prompt_ids,
             settings=request.settings,
             max_tokens=request.max_tokens,
             seed=request.seed,
             end_ids=self.tokenizer.end_ids,
             completes_stop=text.feed,
+            wish=request.wish,
         )
-        return session, text
+        return RunningReply(self, session, text)
+
+    def _start(self, prompt_ids: Sequence[int], request: Request) -> RunningReply:
+        running = self.open(prompt_ids, request)
+        try:
+            while not self.engine.read(running.session):
+                pass
+        except BaseException:
+            self.engine.finish(running.session)
+            raise
+        return running
 
     def make_reply(self, session: Session, text: ReplyText) -> Reply:
         """Return the reply of a session that has ended."""
@@ -263,7 +303,7 @@ class TextEngine:
             tokens=tuple(session.emitted),
             finish_reason=(session.stop_reason or StopReason.ERROR).value,
             seed=session.seed,
-            usage=Usage(session.num_prompt_tokens, len(session.emitted)),
+            usage=Usage(session.num_prompt_tokens, len(session.emitted), session.num_reused_tokens),
             stats=reply_stats(
                 session.records,
                 prefill_seconds=session.prefill_seconds,

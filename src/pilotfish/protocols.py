@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pilotfish.types import FloatArray, Proposal, RoundRecord, Segment, SessionView
+from pilotfish.types import BoolArray, FloatArray, Proposal, RoundRecord, Segment, SessionView
 
 
 class Cache(Protocol):
@@ -16,6 +16,10 @@ class Cache(Protocol):
 
     def truncate(self, length: int) -> None:
         """Cut the sequence to `length` tokens; an absolute number, never a count to go back."""
+
+    def prefix(self, length: int) -> Cache:
+        """Return a new cache that holds the first `length` tokens and takes a place of its own;
+        raises BackendError when all places are taken."""
 
     def close(self) -> None:
         """Give the sequence's place back; the cache must not be used afterwards."""
@@ -46,11 +50,28 @@ class TargetModel(Protocol):
         """
 
 
-class Drafter(Protocol):
-    """Anything that proposes tokens."""
+class Constraint(Protocol):
+    """What a reply may be: a grammar, say. Every answer is a function of the reply's tokens so far,
+    so that rejected drafts leave no trace. `output_ids` are those tokens, drafts before the row in
+    question included."""
 
-    def prepare(self, view: SessionView) -> None:
-        """Read the prompt of a request that begins; counted as prompt time, not as drafting."""
+    def allowed(self, output_ids: Sequence[int]) -> BoolArray:
+        """Return which tokens may follow, [vocab_size]; never none of them. The array may be a view
+        that the next call overwrites."""
+
+    def num_legal(self, output_ids: Sequence[int], draft_ids: Sequence[int]) -> int:
+        """Return how many of the draft tokens may follow, one after the other."""
+
+    def forced(self, output_ids: Sequence[int]) -> tuple[int, ...]:
+        """Return the tokens that must follow, as far as there is no choice; often none."""
+
+
+class Drafter(Protocol):
+    """Anything that proposes tokens. A request may name who drafts for it (`view.allows`)."""
+
+    def prepare(self, view: SessionView) -> bool:
+        """Read a part of the prompt of a request that begins; return whether more is left, and is
+        to be read by calling again. Counted as prompt time, not as drafting."""
 
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         """Return one proposal per view, of at most `budgets[i]` tokens each."""

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from pilotfish.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pilotfish.protocols import Cache
+    from pilotfish.protocols import Cache, Constraint
 
 FloatArray: TypeAlias = NDArray[np.floating[Any]]
 IdArray: TypeAlias = NDArray[np.int64]
+BoolArray: TypeAlias = NDArray[np.bool_]
 
 
 class StopReason(StrEnum):
@@ -231,6 +232,26 @@ class Segment:
         return len(self.token_ids) - self.first_row
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftWish:
+    """What a request asks of drafting, within what the engine offers.
+
+    drafter                 who may draft: "auto" is whoever is there, "none" nobody
+    num_speculative_tokens  most draft tokens in a round; None is as many as pay
+    """
+
+    drafter: str = "auto"
+    num_speculative_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.drafter, str), "drafter", self.drafter, "a name")
+        number = self.num_speculative_tokens
+        if number is not None:
+            wanted = "a whole number, 0 (off) or more"
+            require_number("num_speculative_tokens", number, wanted, whole=True)
+            require(number >= 0, "num_speculative_tokens", number, wanted)
+
+
 @dataclass(frozen=True, slots=True)
 class SessionView:
     """What a drafter or controller may know of a request. `tokens` is read-only: the prompt, then
@@ -245,6 +266,12 @@ class SessionView:
     end_ids: frozenset[int]
     needs_laws: bool = False
     num_tokens_left: int = 1 << 30
+    wish: DraftWish = DraftWish()
+    constraint: Constraint | None = None
+
+    def allows(self, drafter: str) -> bool:
+        """Return whether the request may have drafts of `drafter`."""
+        return self.wish.drafter in ("auto", drafter)
 
     @property
     def num_output_tokens(self) -> int:

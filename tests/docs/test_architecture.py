@@ -29,16 +29,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gguf": {"errors"},
     "text": BASE | {"config"},
     "models": BASE | {"config", "gguf"},
-    "drafters": BASE | {"protocols", "config", "sampling"},
+    "prefixes": BASE | {"protocols"},
+    "drafters": BASE | {"protocols", "config", "sampling", "prefixes"},
     "backends": BASE | {"protocols", "config", "gguf"},
     "control": BASE | {"protocols", "config", "accounting"},
-    "engine": BASE | {"protocols", "config", "sampling", "verify"},
+    "engine": BASE | {"protocols", "config", "sampling", "verify", "prefixes"},
     "accounting": {"types"},
-    "generation": BASE | {"engine", "text", "accounting", "config"},
+    "grammar": BASE | {"protocols", "text"},
+    "generation": BASE | {"engine", "text", "accounting", "config", "grammar"},
     "calibration": BASE | {"protocols", "config", "accounting", "backends"},
 }
 MAY_IMPORT["build"] = {*MAY_IMPORT, "protocols"} - {"build"}
 MAY_IMPORT["bench"] = {*MAY_IMPORT} - {"verify", "sampling"}
+MAY_IMPORT["server"] = {*MAY_IMPORT} - {"bench", "verify", "sampling", "drafters", "backends"}
 MAY_IMPORT["pilotfish"] = {*MAY_IMPORT}  # the root, which loads its names when asked
 MAY_IMPORT["cli"] = {*MAY_IMPORT, "pilotfish"}
 MAY_IMPORT["__main__"] = {"cli"}
@@ -68,7 +71,7 @@ ONLY_ERRORS = ROOT / "backends" / "vocabulary.py"
 LIBRARIES = {
     "numpy": {
         *("types", "sampling", "verify", "gguf", "drafters", "backends", "engine"),
-        *("calibration", "bench", "accounting", "control"),
+        *("calibration", "bench", "accounting", "control", "prefixes", "grammar"),
     },
     "llama_cpp": {"backends"},
     "tokenizers": {"backends"},
@@ -78,12 +81,19 @@ LIBRARIES = {
     "typer": {"cli"},
     "rich": {"cli"},
     "matplotlib": {"bench"},
+    "llguidance": {"grammar"},
+    "fastapi": {"server"},
+    "starlette": {"server"},
+    "pydantic": {"server"},
+    "uvicorn": {"server"},
+    "prometheus_client": {"server"},
 }
 
 ONE_HOME = {
     "llama_cpp": "backends.llama.library",
     "pilotfish_native": "backends.native.library",
     "matplotlib": "bench.charts",
+    "prometheus_client": "server.metrics",
 }
 
 MODULE_LINES = 400

@@ -17,7 +17,7 @@ import pytest
 from pilotfish import Reply, TextEngine, load, load_engine, models
 from pilotfish.backends.llama import LlamaModel
 from pilotfish.backends.native import NativeModel
-from pilotfish.config import EngineConfig, ModelConfig, SpeculationConfig
+from pilotfish.config import EngineConfig, ModelConfig, Request, SpeculationConfig
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.none import NoDrafter
@@ -560,11 +560,9 @@ def test_a_prompt_begins_with_the_right_number_of_beginning_tokens(
     for drafter in ("none", "suffix", "model"):
         draft = side(tiny_pair.draft, backend) if drafter == "model" else None
         with pair(side(file, backend), draft, drafter=drafter, number=2) as engine:
-            session = engine.stream(f"Hi {END}<s>", max_tokens=4)
-            seen.append(session._session.tokens[: session._session.num_prompt_tokens])
-            for _ in session:
-                pass
-            assert session.reply.usage.prompt_tokens == len(seen[0])
+            seen.append(engine.prompt_ids(f"Hi {END}<s>", Request()))
+            reply = engine.generate(f"Hi {END}<s>", max_tokens=4)
+            assert reply.usage.prompt_tokens == len(seen[0])
     wanted = 1 if template == "with" or add_bos else 0
     assert seen[0] == seen[1] == seen[2]
     assert seen[0].count(begin) == wanted

@@ -19,8 +19,8 @@ class FunctionDrafter:
         self.source = source
         self.forgotten: list[int] = []
 
-    def prepare(self, view: SessionView) -> None:
-        pass
+    def prepare(self, view: SessionView) -> bool:
+        return False
 
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         return [

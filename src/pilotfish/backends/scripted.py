@@ -55,11 +55,13 @@ class EvaluationLog:
 
     evaluations  (sequence, position, token id)      truncations  (sequence, new length)
     widths       rows of each decode pass, by segment (prompt passes are not in it)
+    copies       (sequence, new sequence, length) of each prefix that was taken over
     """
 
     evaluations: list[tuple[int, int, int]] = field(default_factory=list)
     truncations: list[tuple[int, int]] = field(default_factory=list)
     widths: list[tuple[int, ...]] = field(default_factory=list)
+    copies: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 class ScriptedCache:
@@ -84,6 +86,16 @@ class ScriptedCache:
             raise CacheNotTruncatable("the scripted model was made without truncation")
         self._model.log.truncations.append((self.sequence, length))
         del self.tokens[length:]
+
+    def prefix(self, length: int) -> ScriptedCache:
+        """Return a new cache with the first `length` tokens, noted in the log's `copies`."""
+        assert not self.closed, "the cache was closed"
+        if not 0 <= length <= len(self.tokens):
+            raise BackendError(f"cannot copy {length} of {len(self.tokens)} tokens")
+        copy = self._model.new_cache()
+        copy.tokens = self.tokens[:length]
+        self._model.log.copies.append((self.sequence, copy.sequence, length))
+        return copy
 
     def close(self) -> None:
         """Give the place back."""

@@ -39,3 +39,9 @@ def check_segments(
         taken.add(id(cache))
     if len(taken) < len(segments):
         raise BackendError("one cache appears twice in a pass")
+
+
+def check_prefix(length: int, num_tokens: int) -> None:
+    """Raise BackendError for a length a cache of `num_tokens` tokens cannot be copied up to."""
+    if not 0 <= length <= num_tokens:
+        raise BackendError(f"cannot copy {length} tokens of a cache of {num_tokens}")

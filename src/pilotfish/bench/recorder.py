@@ -183,7 +183,8 @@ class _Shadow:
         clear = getattr(self._drafter, "clear", None)
         if clear is not None:
             clear()
-        self._drafter.prepare(session.view())
+        while self._drafter.prepare(session.view()):
+            pass
         try:
             yield
         finally:
@@ -254,7 +255,8 @@ class _DraftReader:
         self._model.begin(session.tokens)
         try:
             start = clock()
-            self._drafter.prepare(_until(session.view(), session.num_prompt_tokens))
+            while self._drafter.prepare(_until(session.view(), session.num_prompt_tokens)):
+                pass
             yield clock() - start
         finally:
             self._drafter.forget(session.request_id)
@@ -291,6 +293,11 @@ class _Place:
 
     def truncate(self, length: int) -> None:
         assert length == self.length, "what is known to be the text is never taken back"
+
+    def prefix(self, length: int) -> _Place:
+        copy = _Place()
+        copy.length = length
+        return copy
 
     def close(self) -> None:
         """The model behind it is closed at the end of the text."""

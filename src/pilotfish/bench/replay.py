@@ -95,6 +95,9 @@ class _Cache:
         del self.tokens[length:]
         self.num_on_path = min(self.num_on_path, length)
 
+    def prefix(self, length: int) -> _Cache:
+        return _Cache(self.script, self.tokens[:length], min(self.num_on_path, length))
+
     def close(self) -> None:
         pass
 
@@ -224,8 +227,8 @@ class _Parts:
         self._spent = 0.0
         self._num_draft_passes = 0
 
-    def prepare(self, view: SessionView) -> None:
-        self.drafter.prepare(view)
+    def prepare(self, view: SessionView) -> bool:
+        return self.drafter.prepare(view)
 
     def forget(self, request_id: int) -> None:
         self.drafter.forget(request_id)

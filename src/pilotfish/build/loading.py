@@ -194,7 +194,7 @@ def load_model(
     choice = choose_backend(config, path)
     sizes: dict[str, Any] = {
         "context_size": config.context_size,
-        "max_sessions": engine.max_sessions,
+        "max_sessions": engine.num_places,
         "threads": config.threads,
         "cache_type": config.cache_type,
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pilotfish.accounting.cost_curve import PairCosts
 from pilotfish.build.loading import ModelPair
 from pilotfish.calibration import Progress
-from pilotfish.config import SpeculationConfig
+from pilotfish.config import EngineConfig, SpeculationConfig
 from pilotfish.control.cost_aware import CostAwareController
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.hybrid import HybridDrafter
@@ -16,8 +16,9 @@ from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.drafters.none import NoDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
-from pilotfish.engine.engine import Engine
+from pilotfish.engine.engine import PROMPT_CHUNK_TOKENS, Engine
 from pilotfish.generation import Facts, TextEngine
+from pilotfish.prefixes import PrefixPool
 from pilotfish.protocols import Controller, Drafter, TargetModel
 
 
@@ -64,12 +65,16 @@ def text_engine(
         speculation,
         backend=pair.target.facts.backend,
         costs=lambda: pair.measured_costs(progress).costs,
+        prefixes=None if pair.draft is None else kept_prefixes(pair.draft, pair.config),
     )
+    # rows of the native kernels do not depend on the pass, so beginnings can be cut anywhere
+    unit = 1 if pair.target.facts.backend == "native" else PROMPT_CHUNK_TOKENS
     engine = Engine(
         target=pair.target,
         drafter=drafter,
         controller=controller,
         verify_rule=speculation.verify,
+        prefixes=kept_prefixes(pair.target, pair.config, unit=unit),
     )
 
     def close() -> None:
@@ -82,6 +87,17 @@ def text_engine(
         pair.target.tokenizer,
         facts=make_facts(pair, speculation, notices),
         close=close,
+    )
+
+
+def kept_prefixes(model: TargetModel, config: EngineConfig, *, unit: int = 1) -> PrefixPool:
+    """Return the pool of a model's caches; a draft model's may be cut anywhere, as drafts change
+    no text."""
+    return PrefixPool(
+        model,
+        most_sequences=config.kept_sequences,
+        most_tokens=config.kept_tokens,
+        unit=unit,
     )
 
 
@@ -98,17 +114,21 @@ def make_parts(
     *,
     backend: str,
     costs: Callable[[], PairCosts],
+    prefixes: PrefixPool | None = None,
 ) -> tuple[Drafter, Controller]:
     """Return who drafts and who decides how much, over any two models.
 
     backend  the target's, whose defaults hold where costs do not decide
     costs    gives the price of passes; asked only where they decide
+    prefixes hands out the draft model's caches
     """
     number = number_of_drafts(speculation, max_width=target.max_width, backend=backend)
     if not decides_by_cost(speculation):
-        drafter = make_drafter(target, draft, speculation, backend=backend)
+        drafter = make_drafter(target, draft, speculation, backend=backend, prefixes=prefixes)
         return (NoDrafter() if number == 0 else drafter), FixedController(number)
-    both = make_cost_aware(target, draft, speculation, costs=costs(), number=number)
+    both = make_cost_aware(
+        target, draft, speculation, costs=costs(), number=number, prefixes=prefixes
+    )
     return both, both
 
 
@@ -119,6 +139,7 @@ def make_cost_aware(
     *,
     costs: PairCosts,
     number: int,
+    prefixes: PrefixPool | None = None,
 ) -> CostAwareController:
     """Return the controller, and drafter, that chooses among what the configuration allows."""
     text: Drafter | None = None
@@ -129,7 +150,7 @@ def make_cost_aware(
         text = SuffixDrafter(min_probability=_LEAST_SURVIVAL)
     model = None
     if draft is not None and speculation.drafter in ("auto", "model"):
-        model = make_model_drafter(target, draft)
+        model = make_model_drafter(target, draft, prefixes)
     return CostAwareController(costs, text=text, model=model, num_speculative_tokens=number)
 
 
@@ -147,6 +168,7 @@ def make_drafter(
     speculation: SpeculationConfig,
     *,
     backend: str,
+    prefixes: PrefixPool | None = None,
 ) -> Drafter:
     """Return the drafter the configuration names; `auto` is suffix, else model, else none."""
     if speculation.drafter == "none":
@@ -156,14 +178,16 @@ def make_drafter(
     suffix = SuffixDrafter(min_probability=DEFAULTS[backend].text_min_probability)
     if speculation.drafter == "suffix" or draft is None:
         return suffix
-    model = make_model_drafter(target, draft)
+    model = make_model_drafter(target, draft, prefixes)
     return model if speculation.drafter == "model" else HybridDrafter([suffix, model])
 
 
-def make_model_drafter(target: TargetModel, draft: TargetModel) -> ModelDrafter:
+def make_model_drafter(
+    target: TargetModel, draft: TargetModel, prefixes: PrefixPool | None = None
+) -> ModelDrafter:
     """Return the drafter of a draft model."""
     head = getattr(draft, "head", None)  # models of llama.cpp have whole heads
-    return ModelDrafter(draft, vocab_size=target.vocab_size, head=head)
+    return ModelDrafter(draft, vocab_size=target.vocab_size, head=head, prefixes=prefixes)
 
 
 def make_facts(pair: ModelPair, speculation: SpeculationConfig, notices: list[str]) -> Facts:

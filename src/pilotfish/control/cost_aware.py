@@ -96,15 +96,18 @@ class CostAwareController:
         self._requests: dict[int, RequestState] = {}
         self._context = 0
 
-    def prepare(self, view: SessionView) -> None:
-        """Let the text read the prompt, and the draft model too where that is expected to pay."""
+    def prepare(self, view: SessionView) -> bool:
+        """Let the text read the prompt, and the draft model too where that is expected to pay: a
+        part of it at a time."""
+        is_new = view.request_id not in self._requests
         state = self._state(view)
-        self._experience.num_requests += 1
-        if self._text is not None:
-            self._text.prepare(view)
-        if self._model is not None and self._reading_pays(view):
-            self._model.prepare(view)
-            state.reads_model = True
+        if is_new:
+            self._experience.num_requests += 1
+            if self._text is not None:
+                self._text.prepare(view)
+            if self._model is not None and view.allows("model"):
+                state.reads_model = self._reading_pays(view)
+        return self._model is not None and state.reads_model and self._model.prepare(view)
 
     def forget(self, request_id: int) -> None:
         """Keep what the request taught, and drop the rest."""
@@ -210,7 +213,7 @@ class CostAwareController:
             self._weigh_text(plan, prices)
             if state.reads_model:
                 self._weigh_model(plan, prices, num_readers)
-            elif self._model is not None and plan.reason != TEXT_PAYS:
+            elif self._model is not None and plan.view.allows("model") and plan.reason != TEXT_PAYS:
                 plan.reason = MODEL_DOES_NOT_PAY
 
     def _weigh_text(self, plan: Plan, prices: Prices) -> None:

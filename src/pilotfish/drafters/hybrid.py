@@ -18,10 +18,10 @@ class HybridDrafter:
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self._drafters = tuple(drafters)
 
-    def prepare(self, view: SessionView) -> None:
-        """Let every drafter read the prompt."""
-        for drafter in self._drafters:
-            drafter.prepare(view)
+    def prepare(self, view: SessionView) -> bool:
+        """Let every drafter read a part of the prompt."""
+        has_more = [drafter.prepare(view) for drafter in self._drafters]
+        return any(has_more)
 
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         """Return one proposal per view, of at most `budgets[i]` tokens each."""

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from pilotfish.errors import BackendError
+from pilotfish.prefixes import PrefixPool
 from pilotfish.protocols import Cache, StopRule, TargetModel
 from pilotfish.sampling import Sampler, Stream, as_history, draw, greedy_choice
 from pilotfish.types import Distribution, FloatArray, IdArray, Proposal, Segment, SessionView
@@ -101,6 +102,8 @@ class ModelDrafter:
     so far falls below `min_survival`: functions of the prefix alone, so no drawn token is ever
     dropped.
 
+    `prefixes` hands out the caches, with what earlier requests have read of the same text.
+
     A model with a partial `head` drafts from the tokens it began with and those of the request's
     own text, which are added to the head; laws are over those.
     """
@@ -112,8 +115,10 @@ class ModelDrafter:
         vocab_size: int,
         min_survival: float = 0.2,
         head: PartialHead | None = None,
+        prefixes: PrefixPool | None = None,
     ) -> None:
         self._model = model
+        self._prefixes = prefixes or PrefixPool(model)
         self._head = head
         self._vocab_size = min(vocab_size, model.vocab_size)
         self._rule = SurvivalRule(min_survival)
@@ -123,15 +128,17 @@ class ModelDrafter:
         self._foreign = np.flatnonzero(self._first_ids >= self._vocab_size)
         self._added: dict[int, int] = {}
 
-    def prepare(self, view: SessionView) -> None:
-        """Read the prompt, all but its last token."""
-        if len(view.tokens) > self._model.context_size:
-            return  # nothing can be drafted after it
+    def prepare(self, view: SessionView) -> bool:
+        """Read a pass's worth of the prompt, all but its last token in the end."""
+        if len(view.tokens) > self._model.context_size or not view.allows("model"):
+            return False  # nothing can or may be drafted after it
         request = self._request(view)
         unread = request.unread(view.tokens)[:-1]
+        chunk = unread[:_CATCH_UP_CHUNK_TOKENS]
         if self._head is not None:
-            self._extend_head(self._head, request, unread)
-        self._read_chunks(request, unread)
+            self._extend_head(self._head, request, chunk)
+        self._read_chunks(request, chunk)
+        return len(chunk) < len(unread)
 
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         """Return one proposal per view; sessions draft together, one token a pass."""
@@ -162,18 +169,19 @@ class ModelDrafter:
         return max(1, len(view.tokens) - len(request.read))
 
     def forget(self, request_id: int) -> None:
-        """Close the request's cache."""
-        request = self._requests.pop(request_id, None)
-        if request is not None:
-            request.cache.close()
+        """Give the request's cache back: it is kept for requests that begin alike, or closed."""
+        if self._requests.pop(request_id, None) is not None:
+            self._prefixes.end(request_id)
 
     def _begin(self, view: SessionView, budget: int, rule: StopRule) -> _Draft | None:
         # drafting k tokens evaluates positions up to len(tokens) + k - 2 of the draft's context
         budget = min(budget, self._model.context_size + 1 - len(view.tokens))
-        if budget <= 0:
+        if budget <= 0 or not view.allows("model"):
             return None
         request = self._request(view)
-        sampler = Sampler(view.settings, view.seed, view.num_prompt_tokens, view.end_ids)
+        sampler = Sampler(
+            view.settings, view.seed, view.num_prompt_tokens, view.end_ids, view.constraint
+        )
         unread = request.unread(view.tokens)
         if self._head is not None:
             self._extend_head(self._head, request, unread)
@@ -182,7 +190,15 @@ class ModelDrafter:
     def _request(self, view: SessionView) -> _Request:
         request = self._requests.get(view.request_id)
         if request is None:
-            request = self._requests[view.request_id] = _Request(self._model.new_cache())
+            cache = self._prefixes.begin(view.tokens)
+            request = _Request(cache, read=list(view.tokens[: len(cache)]))
+            self._requests[view.request_id] = request
+            num_prompt_tokens = view.num_prompt_tokens
+            self._prefixes.watch(
+                view.request_id, cache, request.read, num_prompt_tokens=num_prompt_tokens
+            )
+            if self._head is not None:
+                self._extend_head(self._head, request, request.read)
         return request
 
     def _extend_head(self, head: PartialHead, request: _Request, tokens: Sequence[int]) -> None:

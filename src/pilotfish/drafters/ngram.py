@@ -59,9 +59,11 @@ class NgramDrafter:
         self._min_match = min_match
         self._indexes: dict[int, _Index] = {}
 
-    def prepare(self, view: SessionView) -> None:
-        """Index the prompt."""
-        self._index(view)
+    def prepare(self, view: SessionView) -> bool:
+        """Index the prompt, all at once."""
+        if view.allows("ngram"):
+            self._index(view)
+        return False
 
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         """Return one proposal per view, of at most `budgets[i]` tokens each."""
@@ -72,7 +74,7 @@ class NgramDrafter:
         self._indexes.pop(request_id, None)
 
     def _propose(self, view: SessionView, budget: int) -> Proposal:
-        if budget <= 0:
+        if budget <= 0 or not view.allows("ngram"):
             return Proposal.empty()
         found = self._lookup(self._index(view), view.tokens)
         if found is None:

@@ -10,8 +10,9 @@ from pilotfish.types import Proposal, SessionView
 class NoDrafter:
     """Propose nothing; the round then is plain decoding."""
 
-    def prepare(self, view: SessionView) -> None:
-        """Do nothing: there is nothing to read for."""
+    def prepare(self, view: SessionView) -> bool:
+        """Return False: there is nothing to read for."""
+        return False
 
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         """Return one empty proposal per view."""

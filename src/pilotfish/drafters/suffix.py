@@ -116,9 +116,11 @@ class SuffixDrafter:
         self._store = _Store(store_tokens)
         self._requests: dict[int, _Request] = {}
 
-    def prepare(self, view: SessionView) -> None:
-        """Read the prompt."""
-        self._request(view).read()
+    def prepare(self, view: SessionView) -> bool:
+        """Read the prompt, all at once."""
+        if view.allows("suffix"):
+            self._request(view).read()
+        return False
 
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         """Return one proposal per view, of at most `budgets[i]` tokens each."""
@@ -135,6 +137,8 @@ class SuffixDrafter:
         self._store.clear()
 
     def _propose(self, view: SessionView, budget: int) -> Proposal:
+        if not view.allows("suffix"):
+            return Proposal.empty()
         request = self._request(view)
         if budget <= 0:
             return Proposal.empty()

@@ -7,12 +7,17 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, TypedDict
 
 from pilotfish.engine.round import Clock, run_round
 from pilotfish.engine.session import Session, never_stops
-from pilotfish.errors import ContextLengthExceeded, PromptError
-from pilotfish.protocols import Controller, Drafter, TargetModel
-from pilotfish.types import EmittedToken, RoundRecord, SamplingSettings, Segment
+from pilotfish.errors import ContextLengthExceeded, PilotfishError, PromptError
+from pilotfish.prefixes import PrefixPool
+from pilotfish.protocols import Constraint, Controller, Drafter, TargetModel
+from pilotfish.types import DraftWish, EmittedToken, RoundRecord, SamplingSettings, Segment
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 # Prompts are cut at multiples of this from position 0, so the cut depends on the prompt alone:
 # another cut can give other bits on backends whose kernels change with the width.
@@ -21,10 +26,23 @@ PROMPT_CHUNK_TOKENS = 256
 SEED_BITS = 53
 
 
+class SessionOptions(TypedDict, total=False):
+    """The options of `Engine.open` and `Engine.start`."""
+
+    settings: SamplingSettings | None
+    max_tokens: int | None
+    seed: int | None
+    end_ids: frozenset[int]
+    completes_stop: Callable[[int], bool]
+    wish: DraftWish | None
+    constraint: Constraint | None
+
+
 class Engine:
     """Runs requests on a target model with a drafter and a controller.
 
-    Rounds are taken under a lock, so several threads may drive their own sessions.
+    Rounds are taken under a lock, so several threads may drive their own sessions. `prefixes` hands
+    out the target's caches, with what other sessions have read of the same text.
     """
 
     def __init__(
@@ -35,7 +53,9 @@ class Engine:
         controller: Controller,
         verify_rule: str = "match",
         clock: Clock = time.perf_counter,
+        prefixes: PrefixPool | None = None,
     ) -> None:
+        self.prefixes = prefixes or PrefixPool(target)
         self.target = target
         self.drafter = drafter
         self.controller = controller
@@ -44,7 +64,7 @@ class Engine:
         self._lock = threading.RLock()
         self._request_ids = itertools.count(1)
 
-    def start(
+    def open(
         self,
         prompt: Sequence[int],
         *,
@@ -53,8 +73,10 @@ class Engine:
         seed: int | None = None,
         end_ids: frozenset[int] = frozenset(),
         completes_stop: Callable[[int], bool] = never_stops,
+        wish: DraftWish | None = None,
+        constraint: Constraint | None = None,
     ) -> Session:
-        """Return a session whose prompt is read, all but its last token, which is pending.
+        """Return a session whose prompt is to be read by `read`, pass by pass.
 
         A prompt may fill the context exactly; it then gets one token. `max_tokens` None is as
         many as the context holds. Raises PromptError, ContextLengthExceeded or BackendError.
@@ -67,16 +89,52 @@ class Engine:
             session = Session(
                 next(self._request_ids),
                 prompt,
-                self.target.new_cache(),
+                self.prefixes.begin(prompt),
                 settings=settings,
                 seed=secrets.randbits(SEED_BITS) if seed is None else seed,
                 end_ids=end_ids,
                 num_tokens_left=room if max_tokens is None else min(max_tokens, room),
                 completes_stop=completes_stop,
                 verify_rule=self._verify_rule,
+                wish=wish,
+                constraint=constraint,
             )
+            self.prefixes.watch(
+                session.request_id,
+                session.cache,
+                session.tokens,
+                num_prompt_tokens=session.num_prompt_tokens,
+            )
+        return session
+
+    def read(self, session: Session, *, most_tokens: int | None = None) -> bool:
+        """Read one pass of the session's prompt; return whether it is read, all but its last token,
+        which is pending.
+
+        `most_tokens` makes the pass shorter than usual; it is for targets whose bits do not depend
+        on the cut. Once the target is done, drafters read theirs.
+        """
+        start = self._clock()
+        unread = session.tokens[len(session.cache) : -1]
+        # the lock is taken pass by pass: running sessions go on in between
+        with self._lock:
+            if unread:
+                self._read_target(session, unread, most_tokens or PROMPT_CHUNK_TOKENS)
+            else:
+                self._prepare_drafter(session)
+                session.draft_prefill_seconds += self._clock() - start
+        session.prefill_seconds += self._clock() - start
+        return session.is_read
+
+    def start(self, prompt: Sequence[int], **options: Unpack[SessionOptions]) -> Session:
+        """Return a session whose prompt is read, all but its last token, which is pending.
+
+        The options are those of `open`, which it raises like.
+        """
+        session = self.open(prompt, **options)
         try:
-            self._read_prompt(session)
+            while not self.read(session):
+                pass
         except BaseException:
             self.finish(session)
             raise
@@ -99,22 +157,21 @@ class Engine:
         if wrong is not None:
             raise PromptError(f"{name}: token id {wrong} is outside the vocabulary of {size}")
 
-    def _read_prompt(self, session: Session) -> None:
-        start = self._clock()
-        unread = session.tokens[:-1]
-        for first in range(0, len(unread), PROMPT_CHUNK_TOKENS):
-            chunk = unread[first : first + PROMPT_CHUNK_TOKENS]
-            # the lock is taken chunk by chunk: running sessions go on between two chunks
-            with self._lock:
-                self.target.forward([Segment(session.cache, chunk, first_row=len(chunk))])
-        middle = self._clock()
-        with self._lock:
-            try:
-                self.drafter.prepare(session.view())
-            except Exception as error:  # as in a round: a drafter never costs the reply
-                session.drafting_error = error
-        end = self._clock()
-        session.prefill_seconds, session.draft_prefill_seconds = end - start, end - middle
+    def _read_target(self, session: Session, unread: Sequence[int], most_tokens: int) -> None:
+        to_next_cut = PROMPT_CHUNK_TOKENS - len(session.cache) % PROMPT_CHUNK_TOKENS
+        chunk = unread[: min(to_next_cut, most_tokens)]
+        try:
+            self.target.forward([Segment(session.cache, chunk, first_row=len(chunk))])
+        except PilotfishError as error:
+            session.fail(error)
+            raise
+
+    def _prepare_drafter(self, session: Session) -> None:
+        try:
+            session.is_prepared = not self.drafter.prepare(session.view())
+        except Exception as error:  # as in a round: a drafter never costs the reply
+            session.drafting_error = error
+            session.is_prepared = True
 
     def step(self, sessions: Sequence[Session]) -> list[RoundRecord]:
         """Advance the sessions that are not done by one round; return the records."""
@@ -159,7 +216,8 @@ class Engine:
         """Give back what the session holds; a running session is cancelled. Safe to repeat."""
         with self._lock:
             session.cancel()
-            session.cache.close()
+            # a cache whose pass failed may hold what it should not
+            self.prefixes.end(session.request_id, keep=session.error is None)
             try:
                 self.drafter.forget(session.request_id)
             except Exception as error:  # as in a round: a drafter never costs the reply

@@ -79,9 +79,11 @@ def run_round(
 def room_for_drafts(session: Session, target: TargetModel) -> int:
     """Return how many tokens may be drafted: the round's last token needs no draft, and a pass
     has only so many rows. The context is part of `num_tokens_left`."""
-    if session.drafting_error is not None:
+    wish = session.wish
+    if session.drafting_error is not None or wish.drafter == "none":
         return 0
-    return max(0, min(session.num_tokens_left - 1, target.max_width - 1))
+    room = max(0, min(session.num_tokens_left - 1, target.max_width - 1))
+    return room if wish.num_speculative_tokens is None else min(room, wish.num_speculative_tokens)
 
 
 def propose(
@@ -104,7 +106,19 @@ def propose(
             propose([session], [view], [budget], drafter)[0]
             for session, view, budget in zip(sessions, views, budgets, strict=True)
         ]
-    return [p.truncated(b) for p, b in zip(proposals, budgets, strict=True)]
+    return [
+        legal(session, proposal.truncated(budget))
+        for session, proposal, budget in zip(sessions, proposals, budgets, strict=True)
+    ]
+
+
+def legal(session: Session, proposal: Proposal) -> Proposal:
+    """Return the proposal up to the first token that the session's constraint rules out: no row
+    is scored after it."""
+    if session.constraint is None or not proposal.token_ids:
+        return proposal
+    num_legal = session.constraint.num_legal(session.output_ids, proposal.token_ids)
+    return proposal.truncated(num_legal)
 
 
 def verify_and_commit(session: Session, rows: FloatArray, proposal: Proposal) -> list[EmittedToken]:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pilotfish.protocols import Cache
+from pilotfish.protocols import Cache, Constraint
 from pilotfish.sampling import Sampler, Stream, as_history, draw, token_logprobs, uniform
 from pilotfish.types import (
     Distribution,
+    DraftWish,
     EmittedToken,
     FloatArray,
     IdArray,
@@ -48,6 +49,8 @@ class Session:
         num_tokens_left: int,
         completes_stop: Callable[[int], bool] = never_stops,
         verify_rule: str = "match",
+        wish: DraftWish | None = None,
+        constraint: Constraint | None = None,
     ) -> None:
         self.request_id = request_id
         self.tokens = list(prompt)
@@ -64,7 +67,12 @@ class Session:
         self.drafting_error: Exception | None = None
         self.prefill_seconds = 0.0
         self.draft_prefill_seconds = 0.0
-        self._sampler = Sampler(settings, seed, len(prompt), end_ids)
+        # tokens of the prompt that another sequence had read before
+        self.num_reused_tokens = len(cache)
+        self.is_prepared = False
+        self.wish = wish or DraftWish()
+        self.constraint = constraint
+        self._sampler = Sampler(settings, seed, len(prompt), end_ids, constraint)
         self._completes_stop = completes_stop
         self._verify_rule = verify_rule
 
@@ -72,6 +80,11 @@ class Session:
     def done(self) -> bool:
         """Return whether the reply has ended, for whatever reason."""
         return self.stop_reason is not None
+
+    @property
+    def is_read(self) -> bool:
+        """Return whether the prompt is read, all but its last token, by target and drafters."""
+        return self.is_prepared and len(self.cache) == len(self.tokens) - 1
 
     @property
     def output_ids(self) -> list[int]:
@@ -90,6 +103,8 @@ class Session:
             self.end_ids,
             self._verify_rule == "token",
             self.num_tokens_left,
+            self.wish,
+            self.constraint,
         )
 
     def segment(self, proposal: Proposal) -> Segment:

@@ -2,7 +2,8 @@
 
 The order is fixed and the same with and without drafts:
 
-    penalties -> logit bias -> minimum and banned tokens -> temperature -> top-k -> top-p -> min-p
+    penalties -> logit bias -> minimum and banned tokens -> constraint
+    -> temperature -> top-k -> top-p -> min-p
 
 A token is chosen by argmax at temperature 0 and by *seeded choice* otherwise: the argmax of
 log-probability plus Gumbel noise that is a function of (seed, position, token id) alone. Such a
@@ -17,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ from numpy.typing import NDArray
 from pilotfish.errors import BackendError
 from pilotfish.sampling.noise import Stream, gumbel_noise, noise_key, score_bounds
 from pilotfish.types import Distribution, FloatArray, IdArray, SamplingSettings, TokenLogprobs
+
+if TYPE_CHECKING:
+    from pilotfish.protocols import Constraint
 
 # above this many candidates the noise is bounded before it is computed
 _PRUNE_ABOVE = 2048
@@ -254,16 +258,26 @@ class Sampler:
     seed: int
     num_prompt_tokens: int
     end_ids: frozenset[int]
+    constraint: Constraint | None = None
 
     def adjust(self, row: FloatArray, history: IdArray) -> FloatArray:
-        """Return the row after this request's penalties, bias, minimum and banned tokens."""
-        return adjust_row(
+        """Return the row after this request's penalties, bias, minimum and banned tokens, and
+        without what its constraint rules out."""
+        adjusted = adjust_row(
             row,
             self.settings,
             history,
             num_prompt_tokens=self.num_prompt_tokens,
             end_ids=self.end_ids,
         )
+        if self.constraint is None:
+            return adjusted
+        allowed = self.constraint.allowed(history[self.num_prompt_tokens :].tolist())
+        # a draft model may lack tokens, or have some the target lacks
+        size = min(len(row), len(allowed))
+        legal = np.full(len(row), -np.inf, dtype=row.dtype)
+        np.copyto(legal[:size], adjusted[:size], where=allowed[:size])
+        return legal
 
     def choose(self, row: FloatArray, history: IdArray, ids: IdArray | None = None) -> int:
         """Return the token plain decoding would choose at this position."""
@@ -279,8 +293,9 @@ class Sampler:
     def _adjusted(
         self, row: FloatArray, history: IdArray, ids: IdArray | None
     ) -> tuple[FloatArray, IdArray | None]:
-        # penalties and bias are told by token: a row of a part becomes one of the whole for them
-        if ids is not None and _adjusts(self.settings, len(history) - self.num_prompt_tokens):
+        # all of these are told by token: a row of a part becomes one of the whole for them
+        num_output_tokens = len(history) - self.num_prompt_tokens
+        if ids is not None and (self.constraint or _adjusts(self.settings, num_output_tokens)):
             row, ids = scattered(row, ids), None
         return self.adjust(row, history), ids
 

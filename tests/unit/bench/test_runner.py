@@ -145,8 +145,9 @@ class SlowParts:
         self._clock = clock
         self._drafter = knows()
 
-    def prepare(self, view: SessionView) -> None:
+    def prepare(self, view: SessionView) -> bool:
         self._clock.advance(2.0)
+        return False
 
     def propose(self, views: Any, budgets: Any) -> Any:
         self._clock.advance(0.25)

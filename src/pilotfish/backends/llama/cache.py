@@ -41,6 +41,10 @@ class LlamaCache:
         if length != self._length:
             self._model.truncate(self, length)
 
+    def prefix(self, length: int) -> LlamaCache:
+        """Return a new cache with a copy of the first `length` tokens."""
+        return self._model.copy_prefix(self, length)
+
     def close(self) -> None:
         """Give the sequence's place back; closing twice does nothing."""
         if self._is_open:

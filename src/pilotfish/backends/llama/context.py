@@ -95,6 +95,10 @@ class LlamaContext:
         """Cut a sequence to `length` tokens; return False when the model cannot forget."""
         return bool(self._remove(self._memory, sequence, length, -1))
 
+    def copy(self, source: int, sequence: int) -> None:
+        """Make the empty `sequence` a copy of `source`."""
+        load_library().llama_memory_seq_cp(self._memory, source, sequence, -1, -1)
+
     def _reserve_rows(self) -> None:
         # llama.cpp frees and reallocates the buffer of rows when a pass wants more than any before
         # it, under the feet of views already handed out. A pass that is interrupted before its

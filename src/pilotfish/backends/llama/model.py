@@ -26,7 +26,7 @@ from pilotfish.backends.llama.slow_pass import SlowPassDetector
 from pilotfish.backends.llama.strict import DEFAULT_WIDTHS, WidthCheck, WidthReport
 from pilotfish.backends.llama.tokenizer import LlamaTokenizer
 from pilotfish.backends.machine import default_threads
-from pilotfish.backends.segments import check_segments
+from pilotfish.backends.segments import check_prefix, check_segments
 from pilotfish.backends.self_check import sample_text
 from pilotfish.errors import (
     BackendError,
@@ -173,14 +173,19 @@ class LlamaModel:
     def new_cache(self) -> LlamaCache:
         """Return an empty cache; raises BackendError when all places are taken."""
         with self._exclusive:
-            if not self._free_sequences:
-                places = self._context.options.max_sessions
-                raise BackendError(
-                    f"all {places} sequences of this model are in use",
-                    hint="close a cache, or load the model with a larger max_sessions",
-                )
-            # neighbours in id share passes, so the lowest free id keeps sequences together
-            return LlamaCache(self, heapq.heappop(self._free_sequences))
+            return self._take_place()
+
+    def copy_prefix(self, cache: LlamaCache, length: int) -> LlamaCache:
+        """Return a new cache with the first `length` tokens; callers use `cache.prefix`."""
+        with self._exclusive:
+            self._check_cache(cache)
+            check_prefix(length, len(cache))
+            copy = self._take_place()
+            # streams of cells are copied whole, and cut afterwards
+            self._context.copy(cache.sequence, copy.sequence)
+            copy.set_length(len(cache))
+            self._cut(copy, length)
+            return copy
 
     def forward(self, segments: Sequence[Segment]) -> list[FloatArray]:
         """Evaluate the segments and return float32 logits [num_rows, vocab_size] for each.
@@ -233,6 +238,16 @@ class LlamaModel:
     ) -> None:
         """Close the model."""
         self.close()
+
+    def _take_place(self) -> LlamaCache:
+        if not self._free_sequences:
+            places = self._context.options.max_sessions
+            raise BackendError(
+                f"all {places} sequences of this model are in use",
+                hint="close a cache, or load the model with a larger max_sessions",
+            )
+        # neighbours in id share passes, so the lowest free id keeps sequences together
+        return LlamaCache(self, heapq.heappop(self._free_sequences))
 
     def _evaluate(self, segments: Sequence[Segment]) -> list[FloatArray]:
         if self._widths:

@@ -38,6 +38,10 @@ class NativeCache:
         if length != len(self.sequence):
             self._model.truncate(self, length)
 
+    def prefix(self, length: int) -> NativeCache:
+        """Return a new cache with the first `length` tokens, whose pages both share."""
+        return self._model.copy_prefix(self, length)
+
     def close(self) -> None:
         """Give the sequence's place back; closing twice does nothing."""
         if self._is_open:

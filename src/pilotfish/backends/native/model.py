@@ -30,7 +30,7 @@ from pilotfish.backends.native.loading import (
     require_supported,
 )
 from pilotfish.backends.native.self_check import SelfCheck, kept_or_run
-from pilotfish.backends.segments import check_segments
+from pilotfish.backends.segments import check_prefix, check_segments
 from pilotfish.backends.self_check import file_identity, sample_text
 from pilotfish.errors import BackendError
 from pilotfish.gguf import GgufHeader
@@ -149,15 +149,18 @@ class NativeModel:
     def new_cache(self) -> NativeCache:
         """Return an empty cache; raises BackendError when all places are taken."""
         with self._exclusive:
-            places = self._options.max_sessions
-            if self._num_open == places:
-                raise BackendError(
-                    f"all {places} sequences of this model are in use",
-                    hint="close a cache, or load the model with a larger max_sessions",
-                )
-            cache = NativeCache(self, self._core.new_sequence())
+            self._require_place()
             self._num_open += 1
-            return cache
+            return NativeCache(self, self._core.new_sequence())
+
+    def copy_prefix(self, cache: NativeCache, length: int) -> NativeCache:
+        """Return a new cache with the first `length` tokens; callers use `cache.prefix`."""
+        with self._exclusive:
+            self._check_cache(cache)
+            check_prefix(length, len(cache))
+            self._require_place()
+            self._num_open += 1
+            return NativeCache(self, cache.sequence.prefix(length))
 
     def forward(self, segments: Sequence[Segment]) -> list[FloatArray]:
         """Evaluate the segments and return float32 logits [num_rows, vocab_size] for each.
@@ -223,6 +226,14 @@ class NativeModel:
     ) -> None:
         """Close the model."""
         self.close()
+
+    def _require_place(self) -> None:
+        places = self._options.max_sessions
+        if self._num_open == places:
+            raise BackendError(
+                f"all {places} sequences of this model are in use",
+                hint="close a cache, or load the model with a larger max_sessions",
+            )
 
     def _split(self, rows: NDArray[np.float32], segments: Sequence[Segment]) -> list[FloatArray]:
         if self._head is None:
