@@ -13,6 +13,10 @@ PilotfishError
 │   └── NotEnoughMemory      the model does not fit
 ├── BackendError             a backend failed while running
 ├── StrictUnavailable        strict mode was asked for and the self-check failed
+├── ServiceError             a request was not served for a reason that lies outside of it
+│   ├── QueueFull            too many requests wait already
+│   ├── RequestTimedOut      it took longer than a request may
+│   └── ShuttingDown         the server ends, or its engine has ended
 └── MissingExtra             an optional library is not installed
 
 Every error has a one-line message and, where there is something to do about it, a `hint`.
@@ -80,6 +84,28 @@ class BackendError(PilotfishError):
 
 class StrictUnavailable(PilotfishError):
     """Strict mode was asked for and the width self-check failed."""
+
+
+class ServiceError(PilotfishError):
+    """A request was not served, or not to its end, for a reason that lies outside of it."""
+
+    exit_code = 1
+
+
+class QueueFull(ServiceError):
+    """Too many requests wait already; `retry_after_seconds` is when to come again."""
+
+    def __init__(self, message: str, *, retry_after_seconds: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class RequestTimedOut(ServiceError):
+    """A request took longer than a request may, the time it waited included."""
+
+
+class ShuttingDown(ServiceError):
+    """The server ends, or its engine has ended: nothing new is begun."""
 
 
 class MissingExtra(PilotfishError):

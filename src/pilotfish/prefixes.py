@@ -71,6 +71,16 @@ class PrefixPool:
         self._kept: OrderedDict[int, _Entry] = OrderedDict()  # longest unused first
 
     @property
+    def unit(self) -> int:
+        """Return what beginnings are taken over in multiples of, in tokens."""
+        return self._unit
+
+    def num_shared(self, num_common: int) -> int:
+        """Return how many of so many common tokens a sequence takes over from another one."""
+        shared = num_common // self._unit * self._unit
+        return shared if self._most_sequences and shared >= _LEAST_TOKENS else 0
+
+    @property
     def num_kept(self) -> int:
         """Return how many ended sequences are kept."""
         return len(self._kept)

@@ -81,10 +81,8 @@ class Engine:
         A prompt may fill the context exactly; it then gets one token. `max_tokens` None is as
         many as the context holds. Raises PromptError, ContextLengthExceeded or BackendError.
         """
-        room = self.target.context_size + 1 - len(prompt)
         settings = settings or SamplingSettings()
-        self._check_prompt(prompt, room)
-        self._check_ids("logit_bias", [*settings.logit_bias, *settings.banned_tokens])
+        room = self.check(prompt, settings)
         with self._lock:
             session = Session(
                 next(self._request_ids),
@@ -139,6 +137,19 @@ class Engine:
             self.finish(session)
             raise
         return session
+
+    @property
+    def reads_in_any_parts(self) -> bool:
+        """Return whether the bits of a prompt do not depend on its cut into passes."""
+        return self.prefixes.unit == 1
+
+    def check(self, prompt: Sequence[int], settings: SamplingSettings) -> int:
+        """Return the most tokens a reply may have; raises PromptError or ContextLengthExceeded as
+        `open` does. Any thread may call it at any time."""
+        room = self.target.context_size + 1 - len(prompt)
+        self._check_prompt(prompt, room)
+        self._check_ids("logit_bias", [*settings.logit_bias, *settings.banned_tokens])
+        return room
 
     def _check_prompt(self, prompt: Sequence[int], room: int) -> None:
         if not prompt:
