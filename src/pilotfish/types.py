@@ -145,6 +145,8 @@ class Proposal:
     probabilities  what the drafter expects: entry i is its estimate that token i is accepted once
                    those before it are; None where it has no opinion
     reason         why this was proposed, or nothing; for the record
+    plain_seconds  what a round of the same sessions without drafts is expected to take; None where
+                   costs are not known
     """
 
     token_ids: tuple[int, ...] = ()
@@ -152,6 +154,7 @@ class Proposal:
     distributions: tuple[Distribution, ...] | None = None
     probabilities: tuple[float, ...] | None = None
     reason: str = ""
+    plain_seconds: float | None = None
 
     @classmethod
     def empty(cls) -> Proposal:
@@ -169,6 +172,7 @@ class Proposal:
             laws and laws[:num_tokens],
             chances and chances[:num_tokens],
             self.reason,
+            self.plain_seconds,
         )
 
     def law(self, index: int) -> Distribution:
@@ -285,6 +289,8 @@ class RoundRecord:
 
     Times are those of the whole pass, which the session may have shared with `num_sessions - 1`
     others: latency, not a share of cost. `reason` is why so many tokens were drafted, or none.
+    `plain_seconds` are those of a round of the same sessions without drafts: measured where nobody
+    drafted, else expected by the measured costs, or None where these are not known.
     """
 
     request_id: int
@@ -297,3 +303,4 @@ class RoundRecord:
     target_seconds: float
     round_seconds: float
     reason: str = ""
+    plain_seconds: float | None = None

@@ -48,6 +48,29 @@ def acceptance_probabilities(rounds: Sequence[RoundRecord]) -> list[float | None
     return [accepted / tried if tried else None for accepted, tried in pairs]
 
 
+def plain_seconds_estimate(rounds: Sequence[RoundRecord]) -> float | None:
+    """Return the seconds in which plain decoding would have emitted the same tokens, one a round;
+    None without rounds, or where one of them does not know what a plain one takes.
+
+    It is an estimate: the price of a plain round is the one at that moment, by measured costs.
+    """
+    if not rounds:
+        return None
+    total = 0.0
+    for record in rounds:
+        if record.plain_seconds is None:
+            return None
+        total += record.num_emitted * record.plain_seconds
+    return total
+
+
+def saved_seconds(rounds: Sequence[RoundRecord]) -> float | None:
+    """Return the estimated seconds of plain decoding less those the rounds took: below 0 where
+    drafts lost time. None where the estimate is."""
+    estimate = plain_seconds_estimate(rounds)
+    return None if estimate is None else estimate - sum(r.round_seconds for r in rounds)
+
+
 @dataclass(frozen=True, slots=True)
 class DrafterStats:
     """What one drafter did in one reply."""
@@ -62,7 +85,8 @@ class ReplyStats:
     """The figures of one reply. Seconds are wall-clock.
 
     Prefill is the reading of the prompt, `draft_prefill_seconds` the drafter's part of it; decode
-    covers the rounds; overhead is decode less draft and target.
+    covers the rounds; overhead is decode less draft and target. `plain_seconds_estimate` is what
+    the rounds would have taken without drafts, by the measured costs; None where these are unknown.
     """
 
     rounds: int
@@ -80,6 +104,7 @@ class ReplyStats:
     target_seconds: float
     overhead_seconds: float
     tokens_per_second: float | None
+    plain_seconds_estimate: float | None
     by_drafter: dict[str, DrafterStats]
     costs: Costs
     speculation: dict[str, Any]
@@ -124,6 +149,7 @@ def reply_stats(
         target_seconds=target_seconds,
         overhead_seconds=decode_seconds - draft_seconds - target_seconds,
         tokens_per_second=emitted / decode_seconds if decode_seconds > 0 else None,
+        plain_seconds_estimate=plain_seconds_estimate(rounds),
         by_drafter=_by_drafter(rounds),
         costs=costs_from_records(rounds, target=target, draft=draft, prompt_tokens=prompt_tokens),
         speculation=speculation,

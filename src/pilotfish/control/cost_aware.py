@@ -323,7 +323,9 @@ class CostAwareController:
             if not length and plan.reason in (TEXT_PAYS, MODEL_PAYS):
                 plan.reason = NOTHING_PAYS
             plan.alive = plan.alive[:length]
-            plan.proposal = replace(plan.proposal.truncated(length), reason=plan.reason)
+            plan.proposal = replace(
+                plan.proposal.truncated(length), reason=plan.reason, plain_seconds=prices.step
+            )
 
     def _learn(self, plan: Plan, record: RoundRecord, cost: PassCost) -> None:
         """Learn from one round of one request."""

@@ -55,6 +55,8 @@ def run_round(
     ]
     # 6. record
     records = []
+    undrafted_seconds = clock() - start - draft_seconds
+    plain_seconds = plain_round_seconds(proposals, undrafted_seconds)
     for session, proposal, tokens in zip(sessions, proposals, emitted, strict=True):
         if not tokens:
             continue
@@ -69,11 +71,21 @@ def run_round(
             target_seconds=target_seconds,
             round_seconds=clock() - start,
             reason=proposal.reason,
+            plain_seconds=plain_seconds,
         )
         session.records.append(record)
         records.append(record)
     controller.observe(records)
     return records
+
+
+def plain_round_seconds(proposals: Sequence[Proposal], undrafted_seconds: float) -> float | None:
+    """Return the seconds of a plain round of these sessions: those of the round itself without its
+    drafting where nothing was drafted, else what its controller expects."""
+    if not any(proposal.token_ids for proposal in proposals):
+        return undrafted_seconds
+    expected = (proposal.plain_seconds for proposal in proposals)
+    return next((seconds for seconds in expected if seconds is not None), None)
 
 
 def room_for_drafts(session: Session, target: TargetModel) -> int:
