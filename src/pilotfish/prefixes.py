@@ -6,7 +6,6 @@ again. Used for targets and for draft models alike.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,11 +20,11 @@ _LEAST_TOKENS = 16
 _NO_LIMIT = 1 << 62
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
-    """A cache and the tokens in it; `tokens` may be longer than the cache, and may grow.
+    """A cache and the tokens in it; while the sequence runs they are its own list, which grows.
 
-    `most_reusable` is where the tokens end that were read as any prompt reads them.
+    `most_reusable` is where the tokens end that may be taken over.
     """
 
     cache: Cache
@@ -34,7 +33,8 @@ class _Entry:
 
     @property
     def num_reusable(self) -> int:
-        return min(len(self.cache), self.most_reusable)
+        # after a failed pass a cache may hold drafts that are no part of the text
+        return min(len(self.cache), len(self.tokens), self.most_reusable)
 
     def num_common(self, ids: IdArray) -> int:
         """Return how many tokens at the beginning are those of `ids` [n]."""
@@ -53,6 +53,8 @@ class PrefixPool:
                     the cut of the prompt into passes, it is the length of those passes, and only
                     what was read in whole ones is taken over, never tokens of a reply: so a reply
                     does not depend on what is kept. 1 where bits depend on nothing.
+
+    One thread at a time changes it; any may ask for its numbers.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class PrefixPool:
         self._most_tokens = most_tokens
         self._unit = unit
         self._live: dict[int, _Entry] = {}
-        self._kept: OrderedDict[int, _Entry] = OrderedDict()  # longest unused first
+        self._kept: list[_Entry] = []  # longest unused first
 
     @property
     def unit(self) -> int:
@@ -88,22 +90,34 @@ class PrefixPool:
     @property
     def num_kept_tokens(self) -> int:
         """Return the tokens of all kept sequences."""
-        return sum(len(entry.cache) for entry in self._kept.values())
+        return sum(len(entry.cache) for entry in list(self._kept))
 
     @property
     def num_live_tokens(self) -> int:
         """Return the tokens in the caches of the sequences that run."""
-        return sum(len(entry.cache) for entry in self._live.values())
+        return sum(len(entry.cache) for entry in list(self._live.values()))
+
+    def num_known(self, tokens: Sequence[int]) -> int:
+        """Return how many tokens of a sequence that begins with `tokens` need not be read."""
+        return self._best(tokens)[1]
 
     def begin(self, tokens: Sequence[int]) -> Cache:
         """Return a cache for a sequence: the longest known beginning of it is in it, its last token
         never. Raises BackendError when all places are taken by sequences that run."""
-        donor, length = None, 0
-        if self._most_sequences:
-            donor, length = self._best(np.asarray(tokens[:-1], dtype=np.int64))
+        donor, length = self._best(tokens)
         if donor is None:
             return self._with_place(self._model.new_cache)
-        return self._with_place(lambda: donor.cache.prefix(length), spared=donor)
+        if donor in self._kept:
+            self._used(donor)
+        try:
+            return self._with_place(lambda: donor.cache.prefix(length), spared=donor)
+        except BackendError:
+            if donor not in self._kept:
+                raise
+            # the one place left is the donor's
+            self._kept.remove(donor)
+            donor.cache.truncate(length)
+            return donor.cache
 
     def watch(
         self, key: int, cache: Cache, tokens: Sequence[int], *, num_prompt_tokens: int
@@ -116,60 +130,70 @@ class PrefixPool:
         whole_passes = (num_prompt_tokens - 1) // self._unit * self._unit
         self._live[key] = _Entry(cache, tokens, _NO_LIMIT if self._unit == 1 else whole_passes)
 
-    def end(self, key: int, *, keep: bool = True) -> None:
+    def distrust(self, key: int) -> None:
+        """Let nobody take over what a running sequence has read: a pass of it failed. It is not
+        kept, either. Does nothing for a sequence that ended."""
+        if (entry := self._live.get(key)) is not None:
+            entry.most_reusable = 0
+
+    def end(self, key: int) -> None:
         """End a sequence: its cache is kept, or closed. Safe to repeat."""
         entry = self._live.pop(key, None)
         if entry is None:
             return
-        length = entry.num_reusable
-        if not keep or not self._most_sequences or length < max(_LEAST_TOKENS, self._unit):
+        length = self.num_shared(min(entry.num_reusable, self._most_tokens))
+        if not length:
             entry.cache.close()
             return
         entry.cache.truncate(length)
-        entry.tokens = np.asarray(entry.tokens[:length], dtype=np.int64)
-        for other, kept in list(self._kept.items()):
-            common = kept.num_common(entry.tokens)
-            if common == length:  # known already, with more behind it
-                entry.cache.close()
-                self._kept.move_to_end(other)
-                return
-            if common == len(kept.cache):
-                self._kept.pop(other).cache.close()
-        self._kept[key] = entry
-        self._shrink()
+        entry.tokens = np.array(entry.tokens[:length], dtype=np.int64)
+        self._keep(entry, entry.tokens)
 
     def clear(self) -> None:
         """Give back the places of all kept sequences."""
         while self._kept:
-            self._drop_oldest()
+            self._drop(self._kept[0])
 
-    def _best(self, ids: IdArray) -> tuple[_Entry | None, int]:
+    def _best(self, tokens: Sequence[int]) -> tuple[_Entry | None, int]:
+        """Return who has the longest beginning that can be taken over, and its length."""
         best, longest = None, 0
-        for key, entry in [*self._kept.items(), *self._live.items()]:
-            common = entry.num_common(ids) // self._unit * self._unit
-            if common > longest and common >= _LEAST_TOKENS:
-                best, longest = key, common
-        if best is None:
-            return None, 0
-        if best in self._kept:
-            self._kept.move_to_end(best)
-            return self._kept[best], longest
-        return self._live[best], longest
+        if self._most_sequences:
+            ids = np.asarray(tokens[:-1], dtype=np.int64)
+            for entry in (*self._kept, *self._live.values()):
+                length = self.num_shared(entry.num_common(ids))
+                if length > longest:
+                    best, longest = entry, length
+        return best, longest
 
     def _with_place(self, make: Callable[[], Cache], *, spared: _Entry | None = None) -> Cache:
+        """Return what `make` returns, giving up kept sequences while there is no place for it."""
         while True:
             try:
                 return make()
             except BackendError:
-                others = [key for key, entry in self._kept.items() if entry is not spared]
-                if not others:
+                oldest = next((entry for entry in self._kept if entry is not spared), None)
+                if oldest is None:
                     raise
-                self._kept.pop(others[0]).cache.close()
+                self._drop(oldest)
 
-    def _shrink(self) -> None:
+    def _keep(self, entry: _Entry, ids: IdArray) -> None:
+        """Keep an ended sequence with the tokens `ids` [n], and nothing twice."""
+        for kept in list(self._kept):
+            common = kept.num_common(ids)
+            if common == len(ids):  # known already, with more behind it
+                entry.cache.close()
+                self._used(kept)
+                return
+            if common == len(kept.cache):
+                self._drop(kept)
+        self._kept.append(entry)
         while len(self._kept) > self._most_sequences or self.num_kept_tokens > self._most_tokens:
-            self._drop_oldest()
+            self._drop(self._kept[0])
 
-    def _drop_oldest(self) -> None:
-        _, entry = self._kept.popitem(last=False)
+    def _used(self, entry: _Entry) -> None:
+        self._kept.remove(entry)
+        self._kept.append(entry)
+
+    def _drop(self, entry: _Entry) -> None:
+        self._kept.remove(entry)
         entry.cache.close()

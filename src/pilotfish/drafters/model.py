@@ -36,6 +36,7 @@ class _Request:
     `entries` are those added to a partial head that belong to tokens of this request.
     """
 
+    request_id: int
     cache: Cache
     read: list[int] = field(default_factory=list)
     num_settled: int = 0
@@ -165,7 +166,7 @@ class ModelDrafter:
             return None
         request = self._requests.get(view.request_id)
         if request is None:
-            return len(view.tokens)
+            return len(view.tokens) - self._prefixes.num_known(view.tokens)
         return max(1, len(view.tokens) - len(request.read))
 
     def forget(self, request_id: int) -> None:
@@ -191,7 +192,7 @@ class ModelDrafter:
         request = self._requests.get(view.request_id)
         if request is None:
             cache = self._prefixes.begin(view.tokens)
-            request = _Request(cache, read=list(view.tokens[: len(cache)]))
+            request = _Request(view.request_id, cache, read=list(view.tokens[: len(cache)]))
             self._requests[view.request_id] = request
             num_prompt_tokens = view.num_prompt_tokens
             self._prefixes.watch(
@@ -218,9 +219,7 @@ class ModelDrafter:
             self._read_chunks(request, unread[:settled])
             unread = unread[settled:]
             segments.append(Segment(request.cache, unread, first_row=len(unread) - 1))
-        rows = self._model.forward(segments)
-        for (request, _), segment in zip(requests, segments, strict=True):
-            request.read.extend(segment.token_ids)
+        rows = self._forward([request for request, _ in requests], segments)
         if self._head is None:
             return [row[0, : self._vocab_size] for row in rows]
         pairs = zip(rows, requests, strict=True)
@@ -230,8 +229,20 @@ class ModelDrafter:
         """Read tokens of which no row is wanted."""
         for first in range(0, len(tokens), _CATCH_UP_CHUNK_TOKENS):
             chunk = tokens[first : first + _CATCH_UP_CHUNK_TOKENS]
-            self._model.forward([Segment(request.cache, chunk, first_row=len(chunk))])
-            request.read.extend(chunk)
+            self._forward([request], [Segment(request.cache, chunk, first_row=len(chunk))])
+
+    def _forward(
+        self, requests: Sequence[_Request], segments: Sequence[Segment]
+    ) -> list[FloatArray]:
+        try:
+            rows = self._model.forward(segments)
+        except BackendError:
+            for request in requests:
+                self._prefixes.distrust(request.request_id)
+            raise
+        for request, segment in zip(requests, segments, strict=True):
+            request.read.extend(segment.token_ids)
+        return rows
 
     def _own_entries(self, row: FloatArray, request: _Request) -> FloatArray:
         """Return the row with tokens ruled out that the target lacks or other requests added."""
@@ -254,6 +265,7 @@ class ModelDrafter:
                 return False
             token = self._choose(draft, row, history)
         except BackendError:  # a broken row ends this round's draft, not the request
+            self._prefixes.distrust(view.request_id)
             return False
         draft.token_ids.append(token)
         draft.unread = [token]

@@ -84,24 +84,26 @@ class Engine:
         settings = settings or SamplingSettings()
         room = self.check(prompt, settings)
         with self._lock:
-            session = Session(
-                next(self._request_ids),
-                prompt,
-                self.prefixes.begin(prompt),
-                settings=settings,
-                seed=secrets.randbits(SEED_BITS) if seed is None else seed,
-                end_ids=end_ids,
-                num_tokens_left=room if max_tokens is None else min(max_tokens, room),
-                completes_stop=completes_stop,
-                verify_rule=self._verify_rule,
-                wish=wish,
-                constraint=constraint,
-            )
+            cache = self.prefixes.begin(prompt)
+            try:
+                session = Session(
+                    next(self._request_ids),
+                    prompt,
+                    cache,
+                    settings=settings,
+                    seed=secrets.randbits(SEED_BITS) if seed is None else seed,
+                    end_ids=end_ids,
+                    num_tokens_left=room if max_tokens is None else min(max_tokens, room),
+                    completes_stop=completes_stop,
+                    verify_rule=self._verify_rule,
+                    wish=wish,
+                    constraint=constraint,
+                )
+            except BaseException:
+                cache.close()
+                raise
             self.prefixes.watch(
-                session.request_id,
-                session.cache,
-                session.tokens,
-                num_prompt_tokens=session.num_prompt_tokens,
+                session.request_id, cache, session.tokens, num_prompt_tokens=len(prompt)
             )
         return session
 
@@ -175,6 +177,7 @@ class Engine:
             self.target.forward([Segment(session.cache, chunk, first_row=len(chunk))])
         except PilotfishError as error:
             session.fail(error)
+            self.prefixes.distrust(session.request_id)
             raise
 
     def _prepare_drafter(self, session: Session) -> None:
@@ -190,13 +193,17 @@ class Engine:
             running = [session for session in sessions if not session.done]
             if not running:
                 return []
-            return run_round(
+            records = run_round(
                 running,
                 target=self.target,
                 drafter=self.drafter,
                 controller=self.controller,
                 clock=self._clock,
             )
+            for session in running:
+                if session.error is not None:
+                    self.prefixes.distrust(session.request_id)
+            return records
 
     def run(self, session: Session) -> Generator[list[EmittedToken], None, None]:
         """Yield what each round emits until the session is done; raises its error if it failed.
@@ -227,8 +234,7 @@ class Engine:
         """Give back what the session holds; a running session is cancelled. Safe to repeat."""
         with self._lock:
             session.cancel()
-            # a cache whose pass failed may hold what it should not
-            self.prefixes.end(session.request_id, keep=session.error is None)
+            self.prefixes.end(session.request_id)
             try:
                 self.drafter.forget(session.request_id)
             except Exception as error:  # as in a round: a drafter never costs the reply
