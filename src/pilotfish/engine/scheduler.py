@@ -1,0 +1,251 @@
+"""Many requests on one engine: who gets a place, whose prompt is read next, rounds of all together.
+
+One thread, no waiting inside, token ids only: the same calls give the same steps.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pilotfish.engine.engine import Engine
+from pilotfish.engine.round import Clock
+from pilotfish.engine.session import Session
+from pilotfish.errors import BackendError, RequestTimedOut
+from pilotfish.types import IdArray, RoundRecord
+
+# while replies run, prompts are read in passes this short, where their cut changes no bit
+SHORT_PASS_TOKENS = 64
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Job:
+    """A request on its way through a scheduler.
+
+    prompt      its token ids, [n] in `ids`
+    num_tokens  of the prompt and the longest reply together
+    begin       opens its session; called again while all places of the model are taken
+    give_up_at  when it is late, on the scheduler's clock
+
+    `is_cancelled` may be set at any time, by any thread. Everything else is the scheduler's to set;
+    `error` is why it failed, whether or not it had a session.
+    """
+
+    prompt: Sequence[int]
+    num_tokens: int
+    begin: Callable[[Job], Session]
+    give_up_at: float = math.inf
+    is_cancelled: bool = False
+    session: Session | None = None
+    error: Exception | None = None
+    begun_at: float | None = None
+    has_ended: bool = False
+    ids: IdArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ids = np.asarray(self.prompt, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one step did.
+
+    records  of its round, one for each session in it
+    read     the job whose prompt is complete now, if any
+    ended    the jobs that ended, each once
+    """
+
+    records: Sequence[RoundRecord]
+    read: Job | None
+    ended: Sequence[Job]
+
+
+class Scheduler:
+    """Takes jobs, first come first served, and advances all that have a place, step by step.
+
+    max_running  jobs that may have a place at once
+    most_tokens  `num_tokens` of all of them together; one that is larger runs alone. None: no limit
+
+    Nobody overtakes: while the oldest waiting job does not fit, those behind it wait, too. Once
+    they have places, prompts are read in turn, a pass at a time, and every reply advances in every
+    round, so neither long prompts nor long replies hold up others.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        max_running: int,
+        most_tokens: int | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._max_running = max_running
+        self._most_tokens = most_tokens
+        self._clock = clock
+        self._waiting: deque[Job] = deque()
+        self._placed: list[Job] = []
+        self._reading: deque[Job] = deque()  # whose turn it is to read comes first
+
+    @property
+    def num_waiting(self) -> int:
+        """Return how many jobs wait for a place."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Return how many jobs have a place."""
+        return len(self._placed)
+
+    @property
+    def begun(self) -> list[Job]:
+        """Return the jobs that have a session."""
+        return [job for job in self._placed if job.session is not None]
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether there is nothing to do."""
+        return not self._waiting and not self._placed
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Let jobs wait for places, in this order."""
+        self._waiting.extend(jobs)
+
+    def step(self) -> StepReport:
+        """Drop what is late or cancelled, begin what fits, run one round, read one prompt pass."""
+        ended = self._drop()
+        self._place()
+        ended += self._begin()
+        records = self._run_round()
+        ended += self._end_those_done()
+        read = self._read_pass()
+        ended += self._end_those_done()
+        return StepReport(records, read, ended)
+
+    def end_all(self, error: Exception | None = None) -> list[Job]:
+        """End every job, with an error or as cancelled; return them."""
+        jobs = [*self._placed, *self._waiting]
+        for job in jobs:
+            if job.session is not None and error is not None:
+                job.session.fail(error)
+            self._end(job, error)
+        return jobs
+
+    def _drop(self) -> list[Job]:
+        now, dropped = self._clock(), []
+        for job in [*self._placed, *self._waiting]:
+            if job.is_cancelled:
+                self._end(job)
+            elif now >= job.give_up_at:
+                self._end(job, RequestTimedOut("the request took longer than a request may"))
+            else:
+                continue
+            dropped.append(job)
+        return dropped
+
+    def _place(self) -> None:
+        while self._waiting and self._fits(self._waiting[0]):
+            self._placed.append(self._waiting.popleft())
+
+    def _fits(self, job: Job) -> bool:
+        if len(self._placed) >= self._max_running:
+            return False
+        if self._most_tokens is None or not self._placed:
+            return True
+        return job.num_tokens + sum(j.num_tokens for j in self._placed) <= self._most_tokens
+
+    def _begin(self) -> list[Job]:
+        """Open the sessions of those that have a place; return those that failed."""
+        failed = []
+        for job in [job for job in self._placed if job.session is None]:
+            if self._is_read_for_another(job):
+                continue
+            try:
+                job.session = job.begin(job)
+            except Exception as error:
+                if isinstance(error, BackendError) and any(j.session for j in self._placed):
+                    break  # the model's places are taken: one will be free
+                self._end(job, error)
+                failed.append(job)
+                continue
+            job.begun_at = self._clock()
+            self._reading.append(job)
+        return failed
+
+    def _is_read_for_another(self, job: Job) -> bool:
+        """Return whether what the job's prompt begins with is just being read for another one."""
+        return any(self._is_ahead(leader, job.ids) for leader in self._reading)
+
+    def _is_ahead(self, leader: Job, ids: IdArray) -> bool:
+        assert leader.session is not None, "only jobs with a session read"
+        length = min(len(leader.ids), len(ids)) - 1
+        differing = np.flatnonzero(leader.ids[:length] != ids[:length])
+        num_common = int(differing[0]) if len(differing) else length
+        shared = self._engine.prefixes.num_shared(num_common)
+        # a drafter reads after the target; of a prompt that is all common it reads for both
+        whole = bool(shared) and num_common == len(leader.ids) - 1
+        return whole or len(leader.session.cache) < shared
+
+    def _run_round(self) -> Sequence[RoundRecord]:
+        sessions = [job.session for job in self._placed if job.session and job.session.is_read]
+        if not sessions:
+            return ()
+        try:
+            return self._engine.step(sessions)
+        except Exception as error:  # whatever it is, it ends this pass and nothing else
+            for session in sessions:
+                session.fail(error)
+            return ()
+
+    def _read_pass(self) -> Job | None:
+        """Read one pass of the prompt whose turn it is; return the job if that completes it."""
+        job = next((job for job in self._reading if not job.is_cancelled), None)
+        if job is None:
+            return None
+        assert job.session is not None, "only jobs with a session read"
+        self._reading.remove(job)
+        try:
+            is_read = self._read(job.session)
+        except Exception as error:  # likewise
+            job.session.fail(error)
+            return None
+        if not is_read:
+            self._reading.append(job)
+        return job if is_read else None
+
+    def _read(self, session: Session) -> bool:
+        is_alone = self.num_running == 1 or not self._engine.reads_in_any_parts
+        most_tokens = None if is_alone else SHORT_PASS_TOKENS
+        is_short = len(session.tokens) - 1 - len(session.cache) <= SHORT_PASS_TOKENS
+        is_read = self._engine.read(session, most_tokens=most_tokens)
+        # what is soon read is read by drafters as well before it is another's turn
+        return is_read or (is_short and self._engine.read(session))
+
+    def _end_those_done(self) -> list[Job]:
+        done = [job for job in self.begun if job.session and job.session.done]
+        for job in done:
+            assert job.session is not None
+            self._end(job, job.session.error)
+        return done
+
+    def _end(self, job: Job, error: Exception | None = None) -> None:
+        """Take the job's place back; the only way a job ends."""
+        assert not job.has_ended, "a job ends once"
+        job.has_ended, job.error = True, error
+        if job in self._placed:
+            self._placed.remove(job)
+        else:
+            self._waiting.remove(job)
+        if job in self._reading:
+            self._reading.remove(job)
+        if job.session is None:
+            return
+        try:
+            self._engine.finish(job.session)
+        except Exception as failure:  # its place may be lost; the reply is not
+            job.error = job.error or failure

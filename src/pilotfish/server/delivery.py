@@ -1,0 +1,118 @@
+"""From the engine's thread to asyncio: the pieces of a reply, as they are made."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from pilotfish.config import Request
+from pilotfish.engine.scheduler import Job
+from pilotfish.errors import PilotfishError
+from pilotfish.generation import Piece, Reply, RunningReply
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Ticket:
+    """A generation as the engine's thread and its reader share it.
+
+    The thread writes what comes before `pieces`; the reader's loop owns the rest, and learns of
+    news by `deliver` alone.
+    """
+
+    job: Job
+    request: Request
+    loop: asyncio.AbstractEventLoop
+    arrived_at: float
+    running: RunningReply | None = None
+    queued_seconds: float | None = None
+    first_token_seconds: float | None = None
+    pieces: deque[Piece] = field(default_factory=deque)
+    has_ended: bool = False
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What one round brought for one generation."""
+
+    ticket: Ticket
+    piece: Piece | None
+    has_ended: bool
+
+
+def deliver(news: Iterable[News]) -> None:
+    """Hand news to their readers; to be called on the readers' loop."""
+    for each in news:
+        if each.piece is not None:
+            each.ticket.pieces.append(each.piece)
+        each.ticket.has_ended = each.has_ended
+        each.ticket.news.set()
+
+
+class Generation:
+    """A reply that is made, as an async iterator over its pieces, one a round.
+
+    What is not read waits; a slow reader holds nobody up. An object that is dropped cancels its
+    request, as `cancel` does.
+    """
+
+    def __init__(self, ticket: Ticket, cancel: Callable[[Job], None]) -> None:
+        self._ticket = ticket
+        self._cancel = cancel
+        self._reply: Reply | None = None
+        weakref.finalize(self, cancel, ticket.job).atexit = False
+
+    @property
+    def queued_seconds(self) -> float | None:
+        """Return how long it waited for a place, or None while it does."""
+        return self._ticket.queued_seconds
+
+    @property
+    def first_token_seconds(self) -> float | None:
+        """Return how long after its arrival the first token came, or None before."""
+        return self._ticket.first_token_seconds
+
+    @property
+    def reply(self) -> Reply:
+        """Return the reply when it has ended, a cancelled one as far as it came. Raises the error
+        of one that failed, and PilotfishError for one that still runs or never began."""
+        ticket = self._ticket
+        if not ticket.has_ended:
+            raise PilotfishError("the reply has not ended", hint="iterate to the end first")
+        if ticket.job.error is not None:
+            raise ticket.job.error
+        if ticket.running is None:
+            raise PilotfishError("the request was cancelled before it began")
+        if self._reply is None:
+            self._reply = ticket.running.reply
+        return self._reply
+
+    def cancel(self) -> None:
+        """End it within one round; what was made until then can still be read. Safe to repeat."""
+        self._cancel(self._ticket.job)
+
+    async def wait(self) -> Reply:
+        """Return the reply once it has ended; raises as `reply` does."""
+        while not self._ticket.has_ended:
+            await self._news()
+        return self.reply
+
+    def __aiter__(self) -> Generation:
+        return self
+
+    async def __anext__(self) -> Piece:
+        ticket = self._ticket
+        while not ticket.pieces and not ticket.has_ended:
+            await self._news()
+        if ticket.pieces:
+            return ticket.pieces.popleft()
+        if ticket.job.error is not None:
+            raise ticket.job.error
+        raise StopAsyncIteration
+
+    async def _news(self) -> None:
+        self._ticket.news.clear()
+        await self._ticket.news.wait()

@@ -1,0 +1,345 @@
+"""One engine for many requests: the thread that owns it, and how asyncio reaches it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import queue
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pilotfish.config import Request
+from pilotfish.engine.round import Clock
+from pilotfish.engine.scheduler import Job, Scheduler, StepReport
+from pilotfish.engine.session import Session
+from pilotfish.errors import ConfigError, PilotfishError, QueueFull, RequestTimedOut, ShuttingDown
+from pilotfish.generation import TextEngine
+from pilotfish.server.delivery import Generation, News, Ticket, deliver
+from pilotfish.server.limits import ServiceLimits, ServiceState
+from pilotfish.server.watcher import NoWatcher, Watcher
+
+__all__ = [
+    "Generation",
+    "QueueFull",
+    "RequestTimedOut",
+    "Service",
+    "ServiceLimits",
+    "ServiceState",
+    "ShuttingDown",
+]
+
+_LOG = logging.getLogger("pilotfish")
+# what a reply takes, until one has ended
+_FIRST_REPLY_SECONDS = 5.0
+_NEWEST_REPLY_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """What the engine's thread lets others see, after each step."""
+
+    num_running: int = 0
+    num_cache_tokens: int = 0
+    num_kept_tokens: int = 0
+
+
+class Service:
+    """Owns an engine and the one thread that uses it.
+
+    `submit` hands requests to the thread, which advances all of them together and hands their
+    pieces back to the asyncio loop they came from, once a round. It sleeps when there is nothing to
+    do. Nothing here blocks a loop.
+    """
+
+    def __init__(
+        self,
+        engine: TextEngine,
+        limits: ServiceLimits | None = None,
+        *,
+        watcher: Watcher | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.engine = engine
+        self.limits = limits or ServiceLimits()
+        self._watcher = watcher or NoWatcher()
+        self._clock = clock
+        self._scheduler = Scheduler(
+            engine.engine,
+            max_running=self.limits.max_running,
+            most_tokens=self.limits.most_tokens,
+            clock=clock,
+        )
+        self._thread = threading.Thread(target=self._serve, name="pilotfish-engine", daemon=True)
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._tickets: dict[Job, Ticket] = {}
+        # what loops and the thread share, all of it under the lock
+        self._lock = threading.Lock()
+        self._num_live = 0
+        self._is_draining = False
+        self._is_over = False
+        self._farewells: list[Callable[[], object]] = []
+        # written by the thread alone
+        self._snapshot = _Snapshot()
+        self._progress_at = clock()
+        self._reply_seconds = _FIRST_REPLY_SECONDS
+        self._is_ending = False
+
+    def start(self) -> None:
+        """Begin to work; what was submitted before waits until then."""
+        self._thread.start()
+
+    @property
+    def state(self) -> ServiceState:
+        """Return where it stands now; any thread may ask."""
+        snapshot, num_live = self._snapshot, self._num_live
+        since = max(0.0, self._clock() - self._progress_at) if num_live else 0.0
+        return ServiceState(
+            num_running=min(snapshot.num_running, num_live),
+            num_waiting=max(0, num_live - snapshot.num_running),
+            num_cache_tokens=snapshot.num_cache_tokens,
+            num_kept_tokens=snapshot.num_kept_tokens,
+            is_draining=self._is_draining,
+            is_alive=self._thread.is_alive() and not self._is_over,
+            seconds_since_progress=since,
+        )
+
+    def submit(self, prompt_ids: Sequence[int], requests: Sequence[Request]) -> list[Generation]:
+        """Return a generation for each request over the same prompt; all of them are taken, or
+        none.
+
+        To be called on an asyncio loop, where the generations are then to be read. Raises
+        PromptError, ContextLengthExceeded or ConfigError for what can never be served, and
+        QueueFull or ShuttingDown for what cannot be now.
+        """
+        loop, now = asyncio.get_running_loop(), self._clock()
+        tickets = [
+            Ticket(
+                job=self._job(prompt_ids, request, now), request=request, loop=loop, arrived_at=now
+            )
+            for request in requests
+        ]
+        self._accept(tickets)
+        return [Generation(ticket, self._cancel) for ticket in tickets]
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse what is new, let what was taken end, cut off what has not after so many seconds,
+        and end the thread."""
+        loop, is_over = asyncio.get_running_loop(), asyncio.Event()
+        with self._lock:
+            self._is_draining = True
+            if self._is_over:
+                return
+            self._farewells.append(partial(loop.call_soon_threadsafe, is_over.set))
+        if self._thread.ident is None:
+            self.start()
+        self._commands.put(self._end_when_idle)
+        try:
+            await asyncio.wait_for(is_over.wait(), seconds)
+        except TimeoutError:
+            self._commands.put(self._cut_off)
+            await is_over.wait()
+        self._thread.join()  # it has said its last word
+
+    def _job(self, prompt_ids: Sequence[int], request: Request, now: float) -> Job:
+        room = self.engine.engine.check(prompt_ids, request.settings)
+        longest = room if request.max_tokens is None else min(request.max_tokens, room)
+        return Job(
+            prompt=prompt_ids,
+            num_tokens=len(prompt_ids) + longest,
+            begin=self._begin,
+            give_up_at=now + (self.limits.request_seconds or math.inf),
+        )
+
+    def _accept(self, tickets: Sequence[Ticket]) -> None:
+        limits, number = self.limits, len(tickets)
+        most = limits.max_running + limits.max_waiting
+        if number > most:
+            raise ConfigError(
+                f"{number} choices at once are more than the {most} this server takes"
+            )
+        with self._lock:
+            reason = self._reason_to_refuse(number, most)
+            if reason is None:
+                self._num_live += number
+                # inside the lock, so that nothing comes after the command to end
+                self._commands.put(partial(self._add, tickets))
+        for _ in tickets:
+            if reason is None:
+                self._watcher.accepted()
+            else:
+                self._watcher.refused(
+                    "queue_full" if isinstance(reason, QueueFull) else "shutting_down"
+                )
+        if reason is not None:
+            raise reason
+
+    def _reason_to_refuse(self, number: int, most: int) -> PilotfishError | None:
+        if self._is_over:
+            return ShuttingDown("the engine has stopped", hint="start the server again")
+        if self._is_draining:
+            return ShuttingDown("the server is shutting down")
+        if self._num_live + number <= most:
+            return None
+        # replies end at about this pace, and each that does makes room for one
+        seconds = number * self._reply_seconds / self.limits.max_running
+        return QueueFull(
+            f"{self._num_live} requests run or wait, which is as many as this server takes",
+            retry_after_seconds=math.ceil(min(max(1.0, seconds), 600.0)),
+            hint="try again later",
+        )
+
+    def _cancel(self, job: Job) -> None:
+        """Cancel a job; any thread may call it, at any time, garbage collection included."""
+        if not job.has_ended:
+            job.is_cancelled = True
+
+    # what follows runs on the engine's thread
+
+    def _serve(self) -> None:
+        try:
+            while not (self._is_ending and self._scheduler.is_idle):
+                command = self._next_command()
+                if command is not None:
+                    command()
+                else:
+                    self._advance()
+        finally:
+            self._say_farewell()
+
+    def _next_command(self) -> Callable[[], None] | None:
+        try:
+            return self._commands.get(block=self._scheduler.is_idle)
+        except queue.Empty:
+            return None
+
+    def _add(self, tickets: Sequence[Ticket]) -> None:
+        if self._scheduler.is_idle:
+            self._progress_at = self._clock()
+        self._tickets.update({ticket.job: ticket for ticket in tickets})
+        self._scheduler.add(ticket.job for ticket in tickets)
+
+    def _begin(self, job: Job) -> Session:
+        ticket = self._tickets[job]
+        ticket.running = self.engine.open(job.prompt, ticket.request)
+        ticket.queued_seconds = self._clock() - ticket.arrived_at
+        return ticket.running.session
+
+    def _end_when_idle(self) -> None:
+        self._is_ending = True
+
+    def _cut_off(self) -> None:
+        error = ShuttingDown("the server has shut down before the reply ended")
+        self._publish(StepReport((), None, self._scheduler.end_all(error)))
+
+    def _advance(self) -> None:
+        try:
+            report = self._scheduler.step()
+        except Exception as error:  # a fault of ours must not end the server
+            _LOG.exception("the scheduler failed")
+            report = StepReport((), None, self._scheduler.end_all(error))
+        self._publish(report)
+
+    def _publish(self, report: StepReport) -> None:
+        """Tell the watcher and all readers what a step did."""
+        now = self._clock()
+        self._progress_at = now
+        if report.records:
+            self._watcher.round(report.records)
+        if report.read is not None and (session := report.read.session) is not None:
+            self._watcher.read(
+                session.num_prompt_tokens, session.num_reused_tokens, session.prefill_seconds
+            )
+        going_on = [self._news(self._tickets[job], now) for job in self._scheduler.begun]
+        over = [self._last_news(self._tickets.pop(job), now) for job in report.ended]
+        prefixes = self.engine.engine.prefixes
+        self._snapshot = _Snapshot(
+            self._scheduler.num_running, prefixes.num_live_tokens, prefixes.num_kept_tokens
+        )
+        with self._lock:
+            self._num_live -= len(over)
+        self._send([*(news for news in going_on if news.piece is not None), *over])
+
+    def _news(self, ticket: Ticket, now: float) -> News:
+        assert ticket.running is not None, "only what has begun has news"
+        try:
+            piece = ticket.running.take()
+        except Exception as error:  # of the text; the next step ends it
+            ticket.running.session.fail(error)
+            return News(ticket, None, has_ended=False)
+        if piece is not None and piece.tokens and ticket.first_token_seconds is None:
+            ticket.first_token_seconds = now - ticket.arrived_at
+        return News(ticket, piece, has_ended=False)
+
+    def _last_news(self, ticket: Ticket, now: float) -> News:
+        job, session = ticket.job, ticket.job.session
+        piece = None if session is None else self._news(ticket, now).piece
+        if session is not None:
+            job.error = job.error or session.error
+        if job.error is not None and not isinstance(job.error, PilotfishError):
+            _LOG.error("a request failed", exc_info=job.error)
+        outcome = outcome_of(job)
+        if outcome in ("stop", "length") and job.begun_at is not None:
+            seconds = now - job.begun_at
+            self._reply_seconds += _NEWEST_REPLY_SHARE * (seconds - self._reply_seconds)
+        waited = now - ticket.arrived_at
+        self._watcher.ended(
+            outcome,
+            queued_seconds=waited if ticket.queued_seconds is None else ticket.queued_seconds,
+            first_token_seconds=ticket.first_token_seconds,
+            total_seconds=waited,
+            num_prompt_tokens=len(job.prompt),
+            num_completion_tokens=0 if session is None else len(session.emitted),
+        )
+        return News(ticket, piece, has_ended=True)
+
+    def _send(self, news: Iterable[News]) -> None:
+        """Wake each loop that has news once."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[News]] = defaultdict(list)
+        for each in news:
+            by_loop[each.ticket.loop].append(each)
+        for loop, batch in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(deliver, batch)
+            except RuntimeError:  # the loop was closed: nobody reads these any more
+                for each in batch:
+                    self._cancel(each.ticket.job)
+
+    def _say_farewell(self) -> None:
+        """Leave nobody waiting, whatever ended the thread."""
+        with self._lock:
+            self._is_over = True
+            farewells = list(self._farewells)
+        while (command := self._last_command()) is not None:
+            command()
+        if not self._scheduler.is_idle:
+            error = ShuttingDown("the engine has stopped", hint="start the server again")
+            self._publish(StepReport((), None, self._scheduler.end_all(error)))
+        for farewell in farewells:
+            try:
+                farewell()
+            except RuntimeError:  # the loop that drains was closed
+                continue
+
+    def _last_command(self) -> Callable[[], None] | None:
+        try:
+            return self._commands.get_nowait()
+        except queue.Empty:
+            return None
+
+
+def outcome_of(job: Job) -> str:
+    """Return how a job that has ended did so, in the words of `Watcher.ended`."""
+    if isinstance(job.error, RequestTimedOut):
+        return "timeout"
+    if isinstance(job.error, ShuttingDown):
+        return "cancelled"
+    if job.error is not None:
+        return "error"
+    if job.session is None or job.session.stop_reason is None:
+        return "cancelled"
+    return job.session.stop_reason.value
