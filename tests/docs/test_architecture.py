@@ -60,7 +60,10 @@ APART = {
     "drafters": {"suffix": {"suffix_automaton"}},
     "backends": {"llama": SHARED_BY_BACKENDS, "native": SHARED_BY_BACKENDS},
     "control": {
-        "cost_aware": {"choice", "live_costs", "model_rule", "request_state"},
+        "cost_aware": {
+            *("choice", "live_costs", "model_choice", "model_rule", "reasons", "request_state"),
+        },
+        "model_choice": {"choice", "live_costs", "reasons", "request_state"},
         "model_rule": {"choice", "reliability"},
         "request_state": {"guard", "reliability"},
     },

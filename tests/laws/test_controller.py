@@ -11,8 +11,9 @@ from pilotfish.accounting.cost_curve import CostCurve, PairCosts
 from pilotfish.accounting.decisions import speculation_dict
 from pilotfish.bench.recording import Recording
 from pilotfish.bench.replay import Replay
-from pilotfish.control.cost_aware import MODEL_DOES_NOT_PAY, PAUSED, CostAwareController
+from pilotfish.control.cost_aware import CostAwareController
 from pilotfish.control.guard import LossGuard
+from pilotfish.control.reasons import MODEL_DOES_NOT_PAY, PAUSED
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.engine.session import Session

@@ -23,7 +23,7 @@ from pilotfish.build.parts import (
 )
 from pilotfish.calibration import Progress
 from pilotfish.config import EngineConfig, ModelConfig, SpeculationConfig
-from pilotfish.control.cost_aware import draft_can_pay
+from pilotfish.control.model_choice import draft_can_pay
 from pilotfish.generation import TextEngine
 from pilotfish.models import DEFAULT_TARGET
 

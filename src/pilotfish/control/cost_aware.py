@@ -8,10 +8,20 @@ from dataclasses import replace
 from pilotfish.accounting.cost_curve import PairCosts
 from pilotfish.control.choice import Prices, survivals
 from pilotfish.control.live_costs import LiveCosts
+from pilotfish.control.model_choice import ModelChoice
 from pilotfish.control.model_rule import ModelRule
+from pilotfish.control.reasons import (
+    MEASURING,
+    MODEL_DOES_NOT_PAY,
+    MODEL_PAYS,
+    NO_ROOM,
+    NOTHING_OFFERED,
+    NOTHING_PAYS,
+    PAUSED,
+    PROBING,
+    TEXT_PAYS,
+)
 from pilotfish.control.request_state import (
-    FIRST_BACKOFF,
-    MOST_BACKOFF,
     Experience,
     PassCost,
     Plan,
@@ -22,48 +32,15 @@ from pilotfish.control.request_state import (
 from pilotfish.protocols import Drafter, GuidedDrafter
 from pilotfish.types import Proposal, RoundRecord, SessionView
 
-# what is believed of a draft model before the first draft
-_FIRST_CHANCE = 0.8
-# a draft model that would not pay even so sure of itself is not worth a try
-_BEST_CHANCE = 0.97
 # a copy ends where nothing foretells it: no token of one is surer than this
 _SUREST = 0.98
-_PROBE_ROUNDS = 2
-# the draft model's reading of tokens it missed serves this many rounds
-_CATCH_UP_ROUNDS = 4
 # after so many rounds without one a plain round is run: the price of a step must stay honest
 _ROUNDS_BETWEEN_STEPS = 200
 # what a round takes beyond so many times what it should is no fault of drafts: whatever disturbed
 # it disturbs plain rounds as well
 _MOST_CHARGED = 1.5
-_FIRST_REPLY_TOKENS = 128.0
-# tokens in the time of a plain round, before anything is known
-_FIRST_RATE = 1.3
 # rows of a pass that many sessions may share
 _WIDEST = 64
-# a draft model that did not pay reads the prompt of one request in so many all the same
-_REQUESTS_BETWEEN_TRIES = 8
-
-TEXT_PAYS = "a repeat of earlier text is likely enough to pay"
-MODEL_PAYS = "the draft model is expected to pay"
-PROBING = "trying whether the draft model pays by now"
-NOTHING_PAYS = "no draft is likely enough to pay for its row"
-NOTHING_OFFERED = "the text repeats nothing"
-MODEL_DOES_NOT_PAY = "paused: the draft model is not expected to pay"
-PAUSED = "paused: drafts have lost what they may"
-MEASURING = "a plain step, to know its price"
-NO_ROOM = "no room for drafts"
-
-
-def draft_can_pay(costs: PairCosts, num_speculative_tokens: int) -> bool:
-    """Return whether a draft model pays when it is nearly always right."""
-    if costs.draft is None:
-        return False
-    seconds = costs.target.row(num_speculative_tokens + 1, costs.target.contexts[0])
-    prices = Prices(seconds, 1, 1 / seconds[1])
-    token_seconds = costs.draft.at(1, costs.target.contexts[0]) + costs.draft_overhead_seconds
-    gain, extra = prices.expected_round(_BEST_CHANCE, num_speculative_tokens, token_seconds)
-    return gain > prices.rate * extra
 
 
 class CostAwareController:
@@ -89,12 +66,16 @@ class CostAwareController:
         num_speculative_tokens: int = 31,
     ) -> None:
         self._text = text
-        self._model = None if costs.draft is None else model
         self._most = num_speculative_tokens
         self.costs = LiveCosts(costs, max_width=max(_WIDEST, num_speculative_tokens + 1))
         self._experience = Experience()
         self._requests: dict[int, RequestState] = {}
         self._context = 0
+        self._model: ModelChoice | None = None
+        if model is not None and costs.draft is not None:
+            self._model = ModelChoice(
+                model, costs=self.costs, experience=self._experience, most=self._most
+            )
 
     def prepare(self, view: SessionView) -> bool:
         """Let the text read the prompt, and the draft model too where that is expected to pay: a
@@ -106,17 +87,21 @@ class CostAwareController:
             if self._text is not None:
                 self._text.prepare(view)
             if self._model is not None and view.allows("model"):
-                state.reads_model = self._reading_pays(view)
-        return self._model is not None and state.reads_model and self._model.prepare(view)
+                num_sessions = len(self._requests)
+                state.reads_model = self._model.reading_pays(view, num_sessions)
+        if self._model is None or not state.reads_model:
+            return False
+        return self._model.drafter.prepare(view)
 
     def forget(self, request_id: int) -> None:
         """Keep what the request taught, and drop the rest."""
         state = self._requests.pop(request_id, None)
         if state is not None and state.guard.num_tokens:
             self._experience.reply_tokens.add(state.guard.num_tokens)
-        for drafter in (self._text, self._model):
-            if drafter is not None:
-                drafter.forget(request_id)
+        if self._text is not None:
+            self._text.forget(request_id)
+        if self._model is not None:
+            self._model.drafter.forget(request_id)
 
     def clear(self) -> None:
         """Forget past replies; what was learned about drafts and costs stays."""
@@ -131,18 +116,15 @@ class CostAwareController:
     def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
         """Return what is worth scoring for each view, and why."""
         self._context = max(len(view.tokens) for view in views)
-        plans = [
-            Plan(view, self._state(view), min(budget, self._most), len(view.tokens))
-            for view, budget in zip(views, budgets, strict=True)
-        ]
+        plans = [self._plan(v, b, len(views)) for v, b in zip(views, budgets, strict=True)]
         prices = self._prices(plans)
         self._take_offers(plans)
-        num_readers = sum(plan.state.reads_model for plan in plans)
         for plan in plans:
-            self._choose(plan, prices, num_readers)
-        asking = [plan for plan in plans if plan.asks_model]
-        if asking:
-            self._ask_model(asking, plans, prices)
+            self._choose(plan, prices)
+        if self._model is not None:
+            asking = self._model.choose(plans, prices, self._context)
+            if asking:
+                self._ask(self._model, asking, plans, prices)
         self._settle_lengths(plans, prices)
         for plan in plans:
             plan.state.plan = plan
@@ -183,6 +165,12 @@ class CostAwareController:
             state = self._requests[view.request_id] = RequestState(self._experience, greedy=greedy)
         return state
 
+    def _plan(self, view: SessionView, budget: int, num_sessions: int) -> Plan:
+        state = self._state(view)
+        # what drafts take longer, all sessions of the pass take longer
+        allowance = state.guard.allowance / num_sessions
+        return Plan(view, state, min(budget, self._most), len(view.tokens), allowance)
+
     def _prices(self, plans: Sequence[Plan]) -> Prices:
         seconds = self.costs.rounds(self._context)
         base = min(len(plans), len(seconds) - 1)
@@ -202,8 +190,8 @@ class CostAwareController:
             believed = plan.state.table(offer.source).chances(estimates(offer))
             plan.chances = [min(chance, _SUREST) for chance in believed]
 
-    def _choose(self, plan: Plan, prices: Prices, num_readers: int) -> None:
-        """Decide between the text's offer, the draft model and nothing."""
+    def _choose(self, plan: Plan, prices: Prices) -> None:
+        """Decide between the text's offer and nothing; the draft model may still do better."""
         state = plan.state
         if plan.budget <= 0:
             plan.reason = NO_ROOM
@@ -211,9 +199,9 @@ class CostAwareController:
             plan.reason = MEASURING
         else:
             self._weigh_text(plan, prices)
-            if state.reads_model:
-                self._weigh_model(plan, prices, num_readers)
-            elif self._model is not None and plan.view.allows("model") and plan.reason != TEXT_PAYS:
+            plan.may_ask_model = state.reads_model
+            is_out = not state.reads_model and self._model is not None
+            if is_out and plan.view.allows("model") and plan.reason != TEXT_PAYS:
                 plan.reason = MODEL_DOES_NOT_PAY
 
     def _weigh_text(self, plan: Plan, prices: Prices) -> None:
@@ -224,7 +212,7 @@ class CostAwareController:
         if plan.chances:
             others = prices.rate * prices.step - plan.state.rate()
             wanted = prices.best_first_length(plan.chances, others=others)
-        affordable = min(wanted, prices.num_affordable(plan.state.guard.allowance))
+        affordable = min(wanted, prices.num_affordable(plan.allowance))
         plan.alive = survivals(plan.chances[:affordable])
         length, plan.text_worth = prices.best_length(plan.alive)
         text_steps = 1 + prices.extra_seconds(length) / prices.step
@@ -234,82 +222,35 @@ class CostAwareController:
         elif affordable < wanted:
             plan.reason = PAUSED
 
-    def _weigh_model(self, plan: Plan, prices: Prices, num_readers: int) -> None:
-        """Decide whether the draft model is asked."""
-        assert self._model is not None
-        state, num_unread = plan.state, self._model.num_unread(plan.view)
-        if num_unread is None:
-            return
-        first_pass = plan.first_pass_seconds = self.costs.reading(num_unread, self._context)
-        if first_pass > state.guard.allowance * prices.step:
-            plan.reason = TEXT_PAYS if plan.reason == TEXT_PAYS else PAUSED
-            return
-        # the sessions that have the draft model share its passes and the rows, if all ask it
-        prices = prices.shared(num_readers)
-        token_seconds = self.costs.draft(num_readers, self._context) / num_readers
-        catch_up = (first_pass / num_readers - token_seconds) / _CATCH_UP_ROUNDS
-        gain, extra = self._expected_of_model(plan, prices, token_seconds)
-        if gain - prices.rate * (extra + catch_up) > plan.text_worth:
-            plan.asks_model, plan.reason = True, MODEL_PAYS
-            state.backoff = FIRST_BACKOFF
-        elif self._probe_is_due(plan, prices, token_seconds):
-            plan.asks_model, plan.reason = True, PROBING
-        elif plan.reason in (NOTHING_PAYS, NOTHING_OFFERED):
-            plan.reason = MODEL_DOES_NOT_PAY
-
-    def _probe_is_due(self, plan: Plan, prices: Prices, token_seconds: float) -> bool:
-        """Return whether to ask a draft model that is not expected to pay, to know it better."""
-        state = plan.state
-        state.rounds_without_model += 1
-        if not state.probes_left and state.rounds_without_model >= state.backoff:
-            state.rounds_without_model = 0
-            gain, extra = prices.expected_round(_BEST_CHANCE, plan.budget, token_seconds)
-            if gain > prices.rate * extra:
-                state.probes_left = _PROBE_ROUNDS
-                state.backoff = min(2 * state.backoff, MOST_BACKOFF)
-        if not state.probes_left:
-            return False
-        state.probes_left -= 1
-        return True
-
-    def _expected_of_model(
-        self, plan: Plan, prices: Prices, token_seconds: float
-    ) -> tuple[float, float]:
-        """Return the accepted tokens and the extra seconds of a round of the draft model."""
-        gain, extra = prices.expected_round(_FIRST_CHANCE, plan.budget, token_seconds)
-        kind = offer_class(plan.text_worth)
-        past, own = self._experience.averages, plan.state.averages
-        gain = own.gain[kind].value(past.gain[kind].value(gain))
-        steps = own.extra_steps[kind].value(past.extra_steps[kind].value(extra / prices.step))
-        return gain, steps * prices.step
-
-    def _ask_model(self, asking: Sequence[Plan], plans: Sequence[Plan], prices: Prices) -> None:
+    def _ask(
+        self,
+        model: ModelChoice,
+        asking: Sequence[Plan],
+        plans: Sequence[Plan],
+        prices: Prices,
+    ) -> None:
         """Let the draft model draft for all that ask, one pass a token for all of them."""
-        assert self._model is not None
+        for plan in asking:
+            plan.asks_model = True
         others = sum(prices.best_length(p.alive)[0] for p in plans if not p.asks_model)
         rules = [
             ModelRule(
                 table=plan.state.table("model"),
-                next_chance=self._next_chance(plan.state),
+                next_chance=model.next_chance(plan.state),
                 prices=prices.beside(others).shared(len(asking)),
                 first_pass_seconds=plan.first_pass_seconds / len(asking),
                 pass_seconds=self.costs.draft(len(asking), self._context) / len(asking),
-                # each is charged the whole round, so together they may take what one might alone
-                affordable_seconds=plan.state.guard.allowance * prices.step / len(asking),
+                affordable_seconds=plan.allowance * prices.step,
                 probes=plan.reason == PROBING,
             )
             for plan in asking
         ]
-        proposals = self._model.propose_guided(
+        proposals = model.drafter.propose_guided(
             [plan.view for plan in asking], [plan.budget for plan in asking], rules
         )
         for plan, rule, proposal in zip(asking, rules, proposals, strict=True):
             plan.proposal, plan.alive = proposal, rule.alive[: len(proposal.token_ids)]
             plan.draft_seconds = rule.spent_seconds
-
-    def _next_chance(self, state: RequestState) -> float:
-        past = self._experience.averages.chance.value(_FIRST_CHANCE)
-        return min(_BEST_CHANCE, state.averages.chance.value(past))
 
     def _settle_lengths(self, plans: Sequence[Plan], prices: Prices) -> None:
         """Cut the proposals to the rows that pay in the pass they share."""
@@ -331,13 +272,16 @@ class CostAwareController:
         """Learn from one round of one request."""
         state, steps = plan.state, 1 + cost.extra_steps
         drafted = record.num_drafted > 0 or plan.draft_seconds > 0
+        extra = cost.extra_steps_of(record.num_drafted, plan.draft_seconds)
         measured = min(record.round_seconds / cost.step, _MOST_CHARGED * steps)
-        state.guard.record(record.num_emitted, measured if drafted else None)
+        share = extra / (steps - 1) if steps > 1 else 1 / record.num_sessions
+        # what its drafts took longer was lost to every session of the pass
+        charged = 1 + record.num_sessions * share * (measured - 1)
+        state.guard.record(record.num_emitted, charged if drafted else None)
         state.rounds_since_step = state.rounds_since_step + 1 if drafted else 0
         for averages in (state.averages, self._experience.averages):
             averages.tokens.add(record.num_emitted)
             averages.steps.add(steps)
-        extra = cost.extra_steps_of(record.num_drafted, plan.draft_seconds)
         if plan.draft_seconds:
             self._learn_of_model(plan, record, extra)
         if state.reads_model:
@@ -365,22 +309,3 @@ class CostAwareController:
                 averages.chance.add(table.chance(estimate))
         for place, estimate in enumerate(tried):
             table.record(estimate, place < record.num_accepted)
-
-    def _reading_pays(self, view: SessionView) -> bool:
-        """Return whether the draft model should read this prompt, by what it may save later."""
-        experience, context = self._experience, len(view.tokens)
-        seconds = self.costs.target(context)
-        prices = Prices(seconds, 1, _FIRST_RATE / seconds[1])
-        token_seconds = self.costs.draft(1, context)
-        gain, extra = prices.expected_round(_BEST_CHANCE, self._most, token_seconds)
-        if gain <= prices.rate * extra:
-            return False  # even a near-perfect draft would not pay
-        gain, extra = prices.expected_round(_FIRST_CHANCE, self._most, token_seconds)
-        # steps saved a token, as far as seen: a first guess counts as the first rounds
-        saved = experience.saved.value(gain - extra / prices.step)
-        saving = prices.step * saved / experience.tokens.value(1 + gain)
-        if saving <= 0:
-            return experience.num_requests % _REQUESTS_BETWEEN_TRIES == 0
-        expected = experience.reply_tokens.value(_FIRST_REPLY_TOKENS)
-        num_tokens = min(expected, view.num_tokens_left)
-        return saving * num_tokens > self.costs.reading(context, context // 2)

@@ -84,11 +84,13 @@ class Plan:
     state: RequestState
     budget: int
     num_tokens: int  # of the text when this was decided
+    allowance: float  # steps by which its drafts may make the round longer
     offer: Proposal = field(default_factory=Proposal.empty)
     chances: list[float] = field(default_factory=list)  # of the offer's tokens
     alive: list[float] = field(default_factory=list)  # survivals of the proposal's tokens
     text_worth: float = 0.0
     text_rate: float = 1.0  # tokens a step of the text's offer alone
+    may_ask_model: bool = False
     asks_model: bool = False
     proposal: Proposal = field(default_factory=Proposal.empty)
     first_pass_seconds: float = 0.0  # of the draft model, which reads what it missed

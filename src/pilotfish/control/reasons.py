@@ -1,0 +1,11 @@
+"""Why a round drafted what it did, or nothing: the words that reports count."""
+
+TEXT_PAYS = "a repeat of earlier text is likely enough to pay"
+MODEL_PAYS = "the draft model is expected to pay"
+PROBING = "trying whether the draft model pays by now"
+NOTHING_PAYS = "no draft is likely enough to pay for its row"
+NOTHING_OFFERED = "the text repeats nothing"
+MODEL_DOES_NOT_PAY = "paused: the draft model is not expected to pay"
+PAUSED = "paused: drafts have lost what they may"
+MEASURING = "a plain step, to know its price"
+NO_ROOM = "no room for drafts"
