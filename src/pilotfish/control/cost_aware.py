@@ -87,8 +87,10 @@ class CostAwareController:
             if self._text is not None:
                 self._text.prepare(view)
             if self._model is not None and view.allows("model"):
-                num_sessions = len(self._requests)
-                state.reads_model = self._model.reading_pays(view, num_sessions)
+                num_readers = sum(each.reads_model for each in self._requests.values())
+                state.reads_model = self._model.reading_pays(
+                    view, num_sessions=len(self._requests), num_readers=num_readers + 1
+                )
         if self._model is None or not state.reads_model:
             return False
         return self._model.drafter.prepare(view)

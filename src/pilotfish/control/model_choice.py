@@ -88,7 +88,7 @@ class ModelChoice:
         for plan in asking:
             plan.reason, plan.state.backoff = MODEL_PAYS, FIRST_BACKOFF
         for plan in plans:
-            if plan.may_ask_model and plan.reason not in (MODEL_PAYS, PAUSED):
+            if plan.may_ask_model and plan.reason != MODEL_PAYS:
                 self._consider_probe(plan, prices, len(asking) + 1)
         return [plan for plan in plans if plan.reason in (MODEL_PAYS, PROBING)]
 
@@ -152,15 +152,20 @@ class ModelChoice:
         past = self._experience.averages.chance.value(_FIRST_CHANCE)
         return min(_BEST_CHANCE, state.averages.chance.value(past))
 
-    def reading_pays(self, view: SessionView, num_sessions: int) -> bool:
-        """Return whether the draft model should read this prompt, by what it may save later, while
-        so many sessions run."""
+    def reading_pays(self, view: SessionView, *, num_sessions: int, num_readers: int) -> bool:
+        """Return whether the draft model should read this prompt, by what it may save later.
+
+        So many sessions run, this one among them, and so many would share the draft model.
+        """
         experience, context = self._experience, len(view.tokens)
-        num_sessions = min(num_sessions, _MOST_SHARING)
+        num_sessions, num_readers = (
+            min(num_sessions, _MOST_SHARING),
+            min(num_readers, _MOST_SHARING),
+        )
         seconds = self._costs.target(context)
         rate = num_sessions * _FIRST_RATE / seconds[num_sessions]
-        prices = Prices(seconds, num_sessions, rate).shared(num_sessions)
-        token_seconds = self._costs.draft(num_sessions, context) / num_sessions
+        prices = Prices(seconds, num_sessions, rate).shared(num_readers)
+        token_seconds = self._costs.draft(num_readers, context) / num_readers
         gain, extra = prices.expected_round(_BEST_CHANCE, self._most, token_seconds)
         if gain <= prices.rate * extra:
             return False  # even a near-perfect draft would not pay
