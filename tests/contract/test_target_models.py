@@ -30,6 +30,8 @@ class Subject:
 
     model: TargetModel
     tolerance: float
+    # whether a row's bits do not depend on where in memory the keys and values lie
+    keeps_bits_of_copies: bool = True
 
 
 def scripted(folder: Path) -> ScriptedModel:
@@ -50,6 +52,28 @@ def llama(folder: Path) -> LlamaModel:
 def llama_strict(folder: Path) -> LlamaModel:
     path = write_tiny(folder / "tiny.gguf", quantised=True)
     return LlamaModel(path, context_size=CONTEXT, max_sessions=PLACES, threads=1, strict=True)
+
+
+def llama_shared(folder: Path) -> LlamaModel:
+    return LlamaModel(
+        write_tiny(folder / "tiny.gguf"),
+        context_size=CONTEXT,
+        max_sessions=PLACES,
+        threads=1,
+        cache_type="f32",
+        shared_cells=True,
+    )
+
+
+def llama_quantised_cache(folder: Path) -> LlamaModel:
+    return LlamaModel(
+        write_tiny(folder / "tiny.gguf", heads=1),
+        context_size=CONTEXT,
+        max_sessions=PLACES,
+        threads=1,
+        cache_type="q8_0",
+        flash_attention=True,
+    )
 
 
 def llama_real(folder: Path) -> LlamaModel:
@@ -82,6 +106,8 @@ def native_real(folder: Path) -> NativeModel:
 MAKERS: dict[str, tuple[Callable[[Path], TargetModel], float]] = {
     "scripted": (scripted, 0.0),
     "llama": (llama, 1e-4),
+    "llama-shared": (llama_shared, 1e-4),
+    "llama-q8-cache": (llama_quantised_cache, 0.05),
     "llama-strict": (llama_strict, 0.0),
     "llama-135m": (llama_real, 2.0),
     "native": (native, 0.0),
@@ -102,7 +128,7 @@ def subject(
 ) -> Iterator[Subject]:
     make, tolerance = MAKERS[request.param]
     model = make(tmp_path_factory.mktemp("model"))
-    yield Subject(model, tolerance)
+    yield Subject(model, tolerance, keeps_bits_of_copies=make is not llama_shared)
     if isinstance(model, LlamaModel | NativeModel):
         model.close()
 
@@ -265,3 +291,121 @@ def test_more_rows_than_the_widest_pass_are_refused_or_given(
             subject.model.forward([Segment(caches[0], TEXT[: width + 1])])
         caches[0].truncate(0)
     assert len(rows(subject, caches[0], TEXT[: min(width, CONTEXT)])) == min(width, CONTEXT)
+
+
+# inside a page of 64 tokens, and around its border
+CUTS = [1, 17, 63, 64, 65, 70]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_copy_of_a_beginning_scores_like_a_fresh_sequence(
+    subject: Subject, caches: list[Cache], cut: int
+) -> None:
+    caches[1].close()
+    read(subject, caches[0], TEXT[:70])
+    caches[1] = caches[0].prefix(cut)
+    read(subject, caches[2], TEXT[:cut])
+    assert [len(cache) for cache in caches] == [70, cut, cut]
+    new = TEXT[80 : 80 + min(widest(subject), 5)]
+    same(subject, rows(subject, caches[1], new), rows(subject, caches[2], new))
+    # the origin is what it was, whatever its copy has read
+    caches[2].truncate(0)
+    read(subject, caches[2], TEXT[:70])
+    same(subject, rows(subject, caches[0], new), rows(subject, caches[2], new))
+
+
+@pytest.mark.parametrize("cut", [16, 64])
+def test_a_copy_of_whole_passes_has_the_bits_of_a_fresh_sequence(
+    subject: Subject, caches: list[Cache], cut: int
+) -> None:
+    caches[1].close()
+    for start in range(0, 80, cut):
+        read(subject, caches[0], TEXT[start : start + cut])
+    caches[1] = caches[0].prefix(cut)
+    read(subject, caches[2], TEXT[:cut])
+    copied, fresh = [rows(subject, cache, TEXT[80:83]) for cache in caches[1:]]
+    if subject.keeps_bits_of_copies:
+        np.testing.assert_array_equal(copied, fresh)
+    else:
+        same(subject, copied, fresh)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_copy_does_not_see_what_becomes_of_its_origin(
+    subject: Subject, caches: list[Cache], cut: int
+) -> None:
+    for cache in caches[1:]:
+        cache.close()
+    read(subject, caches[0], TEXT[:70])
+    caches[1] = caches[0].prefix(cut)
+    caches[2] = caches[1].prefix(cut)  # a copy of a copy
+    caches[0].truncate(min(cut, 20))
+    read(subject, caches[0], TEXT[30:60])
+    new = TEXT[5:8]
+    first = rows(subject, caches[1], new)
+    caches[0].close()
+    caches[1].close()
+    caches[0] = subject.model.new_cache()
+    read(subject, caches[0], TEXT[:cut])
+    fresh = rows(subject, caches[0], new)
+    same(subject, first, fresh)
+    same(subject, rows(subject, caches[2], new), fresh)
+
+
+def test_copies_and_their_origin_share_a_pass(subject: Subject, caches: list[Cache]) -> None:
+    for cache in caches[1:]:
+        cache.close()
+    read(subject, caches[0], TEXT[:66])
+    caches[1], caches[2] = caches[0].prefix(64), caches[0].prefix(30)
+    lengths, new = [66, 64, 30], [TEXT[i : i + 1 + i % 2] for i in range(PLACES)]
+    pairs = list(zip(caches, new, strict=True))
+    together = [one.copy() for one in subject.model.forward([Segment(*pair) for pair in pairs])]
+    for cache in caches:
+        cache.truncate(0)
+    for (cache, ids), length, scored in zip(pairs, lengths, together, strict=True):
+        read(subject, cache, TEXT[:length])
+        same(subject, scored, rows(subject, cache, ids))
+
+
+def test_the_whole_and_nothing_are_beginnings_too(subject: Subject, caches: list[Cache]) -> None:
+    for cache in caches[1:]:
+        cache.close()
+    read(subject, caches[0], TEXT[:9])
+    caches[1], caches[2] = caches[0].prefix(9), caches[0].prefix(0)
+    assert [len(cache) for cache in caches] == [9, 9, 0]
+    expected = rows(subject, caches[0], [1, 2])
+    same(subject, rows(subject, caches[1], [1, 2]), expected)
+    read(subject, caches[2], TEXT[:9])
+    same(subject, rows(subject, caches[2], [1, 2]), expected)
+
+
+@pytest.mark.parametrize("length", [-1, 5])
+def test_a_beginning_the_cache_does_not_hold_is_refused_and_takes_no_place(
+    subject: Subject, caches: list[Cache], length: int
+) -> None:
+    read(subject, caches[0], TEXT[:4])
+    caches[1].close()
+    with pytest.raises(BackendError):
+        caches[0].prefix(length)
+    caches[1] = caches[0].prefix(4)
+    assert len(caches[0]) == len(caches[1]) == 4
+
+
+def test_a_copy_takes_a_place_and_gives_it_back(subject: Subject, caches: list[Cache]) -> None:
+    read(subject, caches[0], TEXT[:4])
+    with pytest.raises(BackendError, match="in use"):
+        caches[0].prefix(2)
+    for _ in range(3):
+        caches[1].close()
+        caches[1] = caches[0].prefix(2)
+    with pytest.raises(BackendError, match="in use"):
+        caches[0].prefix(2)
+    assert rows(subject, caches[0], [1]).shape == (1, subject.model.vocab_size)
+
+
+def test_a_closed_cache_has_no_beginning(subject: Subject, caches: list[Cache]) -> None:
+    read(subject, caches[0], TEXT[:4])
+    caches[0].close()
+    with pytest.raises(BackendError, match="closed"):
+        caches[0].prefix(2)
+    caches[0] = subject.model.new_cache()

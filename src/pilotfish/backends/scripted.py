@@ -89,7 +89,8 @@ class ScriptedCache:
 
     def prefix(self, length: int) -> ScriptedCache:
         """Return a new cache with the first `length` tokens, noted in the log's `copies`."""
-        assert not self.closed, "the cache was closed"
+        if self.closed:
+            raise BackendError("the cache was closed")
         if not 0 <= length <= len(self.tokens):
             raise BackendError(f"cannot copy {length} of {len(self.tokens)} tokens")
         copy = self._model.new_cache()

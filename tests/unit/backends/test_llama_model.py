@@ -201,6 +201,33 @@ def test_recurrent_models_say_so_and_decode_plainly(tmp_path: Path):
         assert greedy(model, TEXT[:5], 20) == text
 
 
+def test_a_part_of_a_recurrent_state_cannot_be_taken_over_and_costs_no_place(tmp_path: Path):
+    path = write_tiny(tmp_path / "recurrent.gguf", recurrent=True)
+    with LlamaModel(path, context_size=128, max_sessions=2, threads=1) as model:
+        cache = model.new_cache()
+        rows_of(model, cache, TEXT[:8])
+        for _ in range(3):
+            with pytest.raises(CacheNotTruncatable, match="recurrent"):
+                cache.prefix(5)
+        copy = cache.prefix(8)
+        np.testing.assert_array_equal(
+            rows_of(model, copy, TEXT[8:10]), rows_of(model, cache, TEXT[8:10])
+        )
+
+
+@pytest.mark.parametrize("cut", [5, 16, 30, 60])
+def test_a_sliding_window_copies_what_has_left_the_window_too(tmp_path: Path, cut: int):
+    path = write_tiny(tmp_path / "window.gguf", sliding_window=16)
+    with LlamaModel(path, context_size=128, max_sessions=3, threads=1, cache_type="f32") as model:
+        origin, fresh = model.new_cache(), model.new_cache()
+        rows_of(model, origin, TEXT[:60])
+        rows_of(model, fresh, TEXT[:cut])
+        copy = origin.prefix(cut)
+        np.testing.assert_allclose(
+            rows_of(model, copy, TEXT[60:64]), rows_of(model, fresh, TEXT[60:64]), atol=1e-4
+        )
+
+
 def test_what_llama_cpp_logs_is_in_the_error(tmp_path: Path, tiny_path: Path):
     strange = tmp_path / "strange.gguf"
     # same length, so that the file itself is sound

@@ -184,7 +184,11 @@ class LlamaModel:
             # streams of cells are copied whole, and cut afterwards
             self._context.copy(cache.sequence, copy.sequence)
             copy.set_length(len(cache))
-            self._cut(copy, length)
+            try:
+                self._cut(copy, length)
+            except CacheNotTruncatable:
+                self._give_back(copy)
+                raise
             return copy
 
     def forward(self, segments: Sequence[Segment]) -> list[FloatArray]:
@@ -216,8 +220,7 @@ class LlamaModel:
         if not self._context.is_open:
             return
         with self._exclusive:
-            self._context.truncate(cache.sequence, 0)
-            heapq.heappush(self._free_sequences, cache.sequence)
+            self._give_back(cache)
 
     def close(self) -> None:
         """Free the model and its caches; closing twice does nothing."""
@@ -248,6 +251,10 @@ class LlamaModel:
             )
         # neighbours in id share passes, so the lowest free id keeps sequences together
         return LlamaCache(self, heapq.heappop(self._free_sequences))
+
+    def _give_back(self, cache: LlamaCache) -> None:
+        self._context.truncate(cache.sequence, 0)
+        heapq.heappush(self._free_sequences, cache.sequence)
 
     def _evaluate(self, segments: Sequence[Segment]) -> list[FloatArray]:
         if self._widths:
