@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
+import pilotfish
 from pilotfish.accounting.metrics import plain_seconds_estimate
 from pilotfish.backends.scripted import FakeClock, ScriptedCosts, ScriptedModel, random_logits
 from pilotfish.config import Request
@@ -36,6 +38,7 @@ from support.drafters import FunctionDrafter, never, oracle
 from support.engines import finish
 from support.text_engines import tokenizer
 
+ROOT = Path(pilotfish.__file__).parents[2]
 PROMPT = (72, 105, 33)
 # bytes alone: no end token can come
 VOCAB = 256
@@ -178,6 +181,17 @@ def test_every_metric_has_help_and_type_and_reads_as_prometheus_reads_it() -> No
         await served.service.drain(5)
         values = await served.values()
         assert (values["engine_alive"], values["draining"]) == (0, 1)
+
+    asyncio.run(run())
+
+
+def test_the_page_on_metrics_names_all_of_them_and_no_other() -> None:
+    async def run() -> None:
+        served = Served(facts=Facts(models={"target": {"path": "a.gguf"}}))
+        samples = re.findall(r"^# TYPE (\S+) ", await served.text(), flags=re.MULTILINE)
+        page = (ROOT / "docs" / "guides" / "metrics.md").read_text(encoding="utf-8")
+        tables = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+        assert set(re.findall(r"pilotfish_\w+", " ".join(tables))) == set(samples)
 
     asyncio.run(run())
 
