@@ -1,0 +1,177 @@
+"""Who gets in, and with how much: keys, host names, origins, the size of bodies, the access log.
+
+Open without a key are `/health`, and the page with its files, which hold no data: the page asks for
+the key and sends it with what it calls.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pilotfish.server.errors import ApiError, api_error
+from pilotfish.server.options import ServerOptions, is_loopback
+
+log = logging.getLogger("pilotfish.server.access")
+
+_OPEN_PATHS = ("/", "/health", "/favicon.ico")
+_OPEN_FOLDER = "/assets/"
+
+
+def guard(app: FastAPI, options: ServerOptions) -> None:
+    """Put all checks around the app; the outermost is added last."""
+    app.add_middleware(BodyLimit, max_body_bytes=options.max_body_bytes)
+    if options.api_key is not None:
+        app.add_middleware(KeyCheck, api_key=options.api_key)
+    if options.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(options.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+            expose_headers=["Retry-After"],
+        )
+    if options.is_local:
+        app.add_middleware(HostCheck)
+    app.add_middleware(AccessLog)
+
+
+def note(scope: Scope, **facts: Any) -> None:
+    """Leave facts about a request for its line in the access log."""
+    scope.setdefault("pilotfish.facts", {}).update(facts)
+
+
+class AccessLog:
+    """Writes one line for each request: method, path, status, milliseconds, tokens. Query strings,
+    headers and bodies are left out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and write its line when it has ended."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 0
+        facts: dict[str, Any] = scope.setdefault("pilotfish.facts", {})
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            milliseconds = (time.perf_counter() - start) * 1000
+            line = [scope["method"], repr(scope["path"])[1:-1], str(status or "-")]
+            line += [f"{milliseconds:.0f} ms", *(f"{key}={facts[key]}" for key in facts)]
+            log.info(" ".join(line))
+
+
+class HostCheck:
+    """Refuses requests that name another host than this machine.
+
+    A page of another site can have its own name point here and would then pass for ours.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on if its Host header is one of this machine's own names."""
+        if scope["type"] == "http":
+            host = Headers(scope=scope).get("host", "localhost")
+            if not is_loopback(host_name(host)):
+                error = ApiError(
+                    403,
+                    f"the server does not answer for the host {host[:100]!a} (call it by "
+                    "localhost, or have it listen on another address with --host)",
+                    code="wrong_host",
+                )
+                await error.response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def host_name(host: str) -> str:
+    """Return the name in a Host header: without port, an address of version 6 without brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]
+
+
+class KeyCheck:
+    """Asks for the key, in constant time whatever was sent."""
+
+    def __init__(self, app: ASGIApp, api_key: str) -> None:
+        self._app = app
+        self._key = api_key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on if it carries the key, or needs none."""
+        if scope["type"] == "http" and not _is_open(scope) and not self._has_key(scope):
+            error = ApiError(
+                401,
+                "the API key is missing or wrong (send the header Authorization: Bearer KEY)",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+            await error.response(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _has_key(self, scope: Scope) -> bool:
+        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+        is_key = hmac.compare_digest(key.strip().encode("latin-1", "replace"), self._key)
+        return scheme.lower() == "bearer" and is_key
+
+
+def _is_open(scope: Scope) -> bool:
+    is_reading = scope["method"] in ("GET", "HEAD")
+    path: str = scope["path"]
+    return is_reading and (path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER))
+
+
+class BodyLimit:
+    """Refuses bodies that are too large: at once if they say so, else once they are."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self._app = app
+        self._most = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, and count what comes of its body."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        length = Headers(scope=scope).get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > self._most:
+            await self._error().response(scope, receive, send)
+            return
+        num_bytes = 0
+
+        async def counted() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > self._most:
+                raise self._error()
+            return message
+
+        try:
+            await self._app(scope, counted, send)
+        except ApiError as error:  # from where no route has caught it
+            await api_error(error).response(scope, receive, send)
+
+    def _error(self) -> ApiError:
+        return ApiError(413, f"the body has more than {self._most} bytes", code="body_too_large")

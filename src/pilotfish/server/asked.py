@@ -1,0 +1,207 @@
+"""From a request of the API to what the engine is asked: settings, seeds, prompts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pilotfish.config import Request
+from pilotfish.errors import PromptError
+from pilotfish.server.errors import ApiError
+from pilotfish.server.schema import (
+    AssistantMessage,
+    ChatRequest,
+    CompletionRequest,
+    Content,
+    JsonSchemaFormat,
+    Message,
+    ObjectFormat,
+    ReplyRequest,
+    ToolCall,
+)
+from pilotfish.server.tools import CLOSING, writes_calls
+from pilotfish.text import Tokenizer, chat_prompt_ids, raw_prompt_ids
+
+_SEED_MASK = (1 << 53) - 1
+COMPLETION_TOKENS = 16
+
+
+def choice_seed(seed: int | None, index: int) -> int | None:
+    """Return the seed of a choice: the first one's is that of the request."""
+    if seed is None or index == 0:
+        return seed
+    digest = hashlib.blake2b(f"{seed} {index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) & _SEED_MASK
+
+
+def choice_requests(body: ReplyRequest, options: Mapping[str, Any]) -> list[Request]:
+    """Return what the engine is asked for each choice; ConfigError names what is out of range."""
+    return [
+        Request.from_options({**options, "seed": choice_seed(body.seed, index)})
+        for index in range(body.n or 1)
+    ]
+
+
+def shared_options(body: ReplyRequest) -> dict[str, Any]:
+    """Return the options that both kinds of request have; what is not given is as OpenAI has it."""
+    if body.stream_options is not None and not body.stream:
+        raise ApiError(
+            400, "stream_options needs stream", param="stream_options", code="invalid_value"
+        )
+    wish = body.speculation
+    sampling = {
+        "top_p": body.top_p,
+        "min_p": body.min_p,
+        "presence_penalty": body.presence_penalty,
+        "frequency_penalty": body.frequency_penalty,
+        "repetition_penalty": body.repetition_penalty,
+        "min_tokens": body.min_tokens,
+        "top_k": None if body.top_k is None else max(0, body.top_k),
+        "logit_bias": {int(token): bias for token, bias in (body.logit_bias or {}).items()},
+        "stop": body.stop,
+        "drafter": wish and wish.drafter,
+        "num_speculative_tokens": wish and wish.num_speculative_tokens,
+    }
+    given = {name: value for name, value in sampling.items() if value is not None}
+    return {**given, "temperature": 1.0 if body.temperature is None else body.temperature}
+
+
+def chat_requests(body: ChatRequest) -> list[Request]:
+    """Return what the engine is asked for each choice of a chat."""
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError(
+            400, "top_logprobs needs logprobs: true", param="top_logprobs", code="invalid_value"
+        )
+    options = shared_options(body)
+    options["max_tokens"] = _longest_chat(body)
+    if body.logprobs:
+        options["logprobs"] = body.top_logprobs or 0
+    if (schema := _schema(body)) is not None:
+        options["json_schema"] = schema
+    if uses_tools(body) and body.parallel_tool_calls is False:
+        stops = options.get("stop", ())
+        options["stop"] = [*([stops] if isinstance(stops, str) else stops), CLOSING]
+    return choice_requests(body, options)
+
+
+def _longest_chat(body: ChatRequest) -> int | None:
+    old, new = body.max_tokens, body.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        message = "max_tokens and max_completion_tokens differ (give one of them)"
+        raise ApiError(400, message, param="max_tokens", code="invalid_value")
+    return new if old is None else old
+
+
+def _schema(body: ChatRequest) -> Mapping[str, Any] | bool | None:
+    if isinstance(body.response_format, ObjectFormat):
+        return {"type": "object"}
+    if isinstance(body.response_format, JsonSchemaFormat):
+        return body.response_format.json_schema.json_schema
+    return None
+
+
+def uses_tools(body: ChatRequest) -> bool:
+    """Return whether the model may call tools; ApiError where a call is demanded."""
+    choice = body.tool_choice
+    if choice not in (None, "auto", "none"):
+        raise ApiError(
+            400,
+            "tool_choice must be auto or none (whether a tool is called is the model's choice)",
+            param="tool_choice",
+            code="invalid_value",
+        )
+    return bool(body.tools) and choice != "none"
+
+
+def chat_ids(body: ChatRequest, tokenizer: Tokenizer) -> list[int]:
+    """Return the token ids of a chat. Raises PromptError or ApiError."""
+    tools = None
+    if uses_tools(body):
+        if not writes_calls(tokenizer.chat_template):
+            raise ApiError(
+                400,
+                "tools cannot be used: the model's chat template has no calls of the form "
+                "<tool_call> (leave tools out)",
+                param="tools",
+                code="unsupported_field",
+            )
+        tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
+    messages = [_template_message(one, index) for index, one in enumerate(body.messages)]
+    return chat_prompt_ids(messages, tokenizer=tokenizer, tools=tools)
+
+
+def _template_message(message: Message, index: int) -> dict[str, Any]:
+    """Return a message as chat templates expect it."""
+    # templates write what has no content as nothing only where it is text
+    result: dict[str, Any] = {"role": message.role, "content": _text(message.content)}
+    if message.role == "developer":
+        result["role"] = "system"  # the same by its newer name, which templates do not know
+    if message.name is not None:
+        result["name"] = message.name
+    if isinstance(message, AssistantMessage) and message.tool_calls:
+        result["tool_calls"] = [
+            _template_call(call, f"messages[{index}].tool_calls[{number}].function.arguments")
+            for number, call in enumerate(message.tool_calls)
+        ]
+    if message.role == "tool":
+        result["tool_call_id"] = message.tool_call_id
+    return result
+
+
+def _text(content: Content | None) -> str:
+    if isinstance(content, list):
+        return "".join(part.text for part in content)
+    return content or ""
+
+
+def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call.function.arguments or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        message = f"{path} must be a JSON object, as text"
+        raise ApiError(400, message, param=path, code="invalid_value")
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def completion_requests(body: CompletionRequest) -> list[Request]:
+    """Return what the engine is asked for each choice of each prompt of a completion."""
+    for name, value, neutral in (
+        ("echo", body.echo, False),
+        ("suffix", body.suffix, None),
+        ("best_of", body.best_of, body.n or 1),
+    ):
+        if value is not None and value != neutral:
+            message = f"{name} is not supported (leave it out)"
+            raise ApiError(400, message, param=name, code="unsupported_field")
+    options = shared_options(body)
+    options["max_tokens"] = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
+    options["raw"] = True
+    if body.logprobs is not None:
+        options["logprobs"] = body.logprobs
+    return choice_requests(body, options)
+
+
+def completion_ids(body: CompletionRequest, tokenizer: Tokenizer) -> list[list[int]]:
+    """Return the token ids of each prompt of a completion. Raises PromptError."""
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [raw_prompt_ids(prompt, tokenizer)]
+    if isinstance(prompt[0], int):
+        return [_checked_ids(prompt, tokenizer)]
+    return [
+        raw_prompt_ids(one, tokenizer) if isinstance(one, str) else _checked_ids(one, tokenizer)
+        for one in prompt
+    ]
+
+
+def _checked_ids(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
+    size = tokenizer.vocab_size
+    wrong = next((token for token in ids if not 0 <= token < size), None)
+    if wrong is not None:
+        raise PromptError(f"prompt: token id {wrong} is outside the vocabulary of {size}")
+    return list(ids)

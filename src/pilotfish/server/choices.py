@@ -1,0 +1,136 @@
+"""Choices of a reply in the form of the API, whole and in parts of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from pilotfish.generation import Piece, Reply
+from pilotfish.server.tokens import CompletionLogprobs, TokenReport, TokenTexts, chat_logprobs
+from pilotfish.server.tools import Call, CallFinder
+from pilotfish.types import EmittedToken
+
+Document = dict[str, Any]
+
+
+class Choice(Protocol):
+    """One choice of a reply while it is made."""
+
+    def opening(self) -> Document | None:
+        """Return what its stream begins with, if anything."""
+
+    def add(self, piece: Piece) -> list[Document]:
+        """Return the parts that a piece adds to its stream."""
+
+    def end(self, reply: Reply) -> list[Document]:
+        """Return the last parts of its stream; the very last says why it ended."""
+
+    def whole(self, reply: Reply) -> Document:
+        """Return all of it at once."""
+
+
+class ChatChoice:
+    """A choice of a chat: a message, with tool calls where they are looked for."""
+
+    def __init__(
+        self, index: int, texts: TokenTexts, *, logprobs: bool, report: bool, tools: bool
+    ) -> None:
+        self._index = index
+        self._texts = texts
+        self._wants_logprobs = logprobs
+        self._report = TokenReport(texts) if report else None
+        self._finder = CallFinder() if tools else None
+        self._num_calls = 0
+
+    def opening(self) -> Document:
+        """Return the part that names the role."""
+        return self._part({"role": "assistant", "content": ""})
+
+    def add(self, piece: Piece) -> list[Document]:
+        """Return a part for the text, with the figures of its tokens, and one for each call."""
+        found = self._finder.feed(piece.text) if self._finder else [piece.text]
+        parts = [self._part(self._delta(part)) for part in found if part]
+        figures = self._figures(piece.tokens)
+        if figures:
+            parts = parts or [self._part({"content": ""})]
+            parts[0] |= figures
+        return parts
+
+    def end(self, reply: Reply) -> list[Document]:
+        """Return what was held back, and the part that says why it ended."""
+        rest = self._finder.finish() if self._finder else []
+        parts = [self._part(self._delta(part)) for part in rest]
+        return [*parts, {**self._part({}), "finish_reason": self._reason(reply)}]
+
+    def whole(self, reply: Reply) -> Document:
+        """Return the message and why it ended."""
+        found: list[str | Call] = [reply.text]
+        if self._finder is not None:
+            found = [*self._finder.feed(reply.text), *self._finder.finish()]
+        text = "".join(part for part in found if isinstance(part, str))
+        calls = [part.to_dict() for part in found if isinstance(part, Call)]
+        message: Document = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text or None, "tool_calls": calls}
+        logprobs = chat_logprobs(reply.tokens, self._texts) if self._wants_logprobs else None
+        return {
+            "index": self._index,
+            "message": message,
+            "logprobs": logprobs,
+            "finish_reason": self._reason(reply),
+        }
+
+    def _delta(self, part: str | Call) -> Document:
+        if isinstance(part, str):
+            return {"content": part}
+        self._num_calls += 1
+        return {"tool_calls": [part.to_dict(self._num_calls - 1)]}
+
+    def _figures(self, tokens: Sequence[EmittedToken]) -> Document:
+        figures: Document = {}
+        if not tokens:
+            return figures
+        if self._wants_logprobs:
+            figures["logprobs"] = chat_logprobs(tokens, self._texts)
+        if self._report is not None:
+            figures["speculation"] = {"tokens": self._report.add(tokens)}
+        return figures
+
+    def _part(self, delta: Document) -> Document:
+        return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def _reason(self, reply: Reply) -> str:
+        called = self._finder is not None and self._finder.num_calls > 0
+        return "tool_calls" if called and reply.finish_reason == "stop" else reply.finish_reason
+
+
+class CompletionChoice:
+    """A choice of a completion: text."""
+
+    def __init__(self, index: int, texts: TokenTexts, *, logprobs: bool, report: bool) -> None:
+        self._index = index
+        self._logprobs = CompletionLogprobs(texts) if logprobs else None
+        self._report = TokenReport(texts) if report else None
+
+    def opening(self) -> None:
+        """Return nothing: a text has no role."""
+
+    def add(self, piece: Piece) -> list[Document]:
+        """Return a part for the text, with the figures of its tokens."""
+        part = self._part(piece.text, piece.tokens)
+        if piece.tokens and self._report is not None:
+            part["speculation"] = {"tokens": self._report.add(piece.tokens)}
+        is_empty = not piece.text and part["logprobs"] is None and "speculation" not in part
+        return [] if is_empty else [part]
+
+    def end(self, reply: Reply) -> list[Document]:
+        """Return the part that says why it ended."""
+        return [{**self._part("", ()), "finish_reason": reply.finish_reason}]
+
+    def whole(self, reply: Reply) -> Document:
+        """Return the text and why it ended."""
+        return {**self._part(reply.text, reply.tokens), "finish_reason": reply.finish_reason}
+
+    def _part(self, text: str, tokens: Sequence[EmittedToken]) -> Document:
+        figures = self._logprobs.add(tokens) if self._logprobs and tokens else None
+        return {"index": self._index, "text": text, "logprobs": figures, "finish_reason": None}

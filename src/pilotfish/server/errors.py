@@ -1,0 +1,133 @@
+"""Failures as OpenAI's API words them: a status, and one JSON object that says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from pilotfish.errors import (
+    BackendError,
+    ConfigError,
+    ContextLengthExceeded,
+    PilotfishError,
+    QueueFull,
+    RequestTimedOut,
+    ShuttingDown,
+)
+
+log = logging.getLogger("pilotfish.server")
+
+# how messages of our own checks begin: the name of the field that is wrong
+_FIELD = re.compile(r"([a-z_]+(?:\[\d+\])?)(?: token id| value)?(?: must |: )")
+_KINDS = {401: "authentication_error", 429: "rate_limit_error"}
+
+
+class ApiError(Exception):
+    """A failure with everything its answer needs.
+
+    param  the field of the request that is wrong, where it is one
+    code   a word for programs to act on
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = headers or {}
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Return the answer's body as plain JSON values."""
+        default = "server_error" if self.status >= 500 else "invalid_request_error"
+        return {
+            "error": {
+                "message": self.message,
+                "type": _KINDS.get(self.status, default),
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    @property
+    def response(self) -> Response:
+        """Return the whole answer."""
+        return json_response(self.document, status=self.status, headers=self.headers)
+
+
+def json_response(
+    document: Mapping[str, Any], *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a JSON answer. All of it is ASCII, so that no text of a client can break it."""
+    return Response(
+        json.dumps(document, allow_nan=False, separators=(",", ":")),
+        status_code=status,
+        headers=dict(headers or {}),
+        media_type="application/json",
+    )
+
+
+def api_error(error: Exception) -> ApiError:
+    """Return the answer to any failure; one that is not foreseen tells the client nothing of it."""
+    if isinstance(error, ApiError):
+        return error
+    if not isinstance(error, PilotfishError):
+        log.error("unexpected %s", type(error).__name__, exc_info=error)
+        return ApiError(500, "an error of the server; its log says more", code="internal_error")
+    message = f"{error} ({error.hint})" if error.hint else str(error)
+    if isinstance(error, QueueFull):
+        after = {"Retry-After": str(error.retry_after_seconds)}
+        return ApiError(429, message, code="queue_full", headers=after)
+    for kind, status, code in (
+        (ShuttingDown, 503, "shutting_down"),
+        (RequestTimedOut, 504, "request_timed_out"),
+        (BackendError, 503, "backend_failed"),
+    ):
+        if isinstance(error, kind):
+            return ApiError(status, message, code=code)
+    if isinstance(error, ContextLengthExceeded):
+        return ApiError(400, message, code="context_length_exceeded")
+    if isinstance(error, ConfigError):
+        found = _FIELD.match(str(error))
+        return ApiError(400, message, param=found[1] if found else None, code="invalid_value")
+    return ApiError(400, message)
+
+
+def install(app: FastAPI) -> None:
+    """Make every failure of the app an answer of this form."""
+
+    async def answer(request: Request, error: Exception) -> Response:
+        return api_error(error).response
+
+    async def answer_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        where = f"{request.method} {request.url.path}"
+        if error.status_code == 404:
+            message, code = f"there is no {where}", "not_found"
+        elif error.status_code == 405:
+            message, code = f"there is no {where}: the path has another method", "wrong_method"
+        else:
+            message, code = str(error.detail), None
+        headers = error.headers or {}
+        return ApiError(error.status_code, message, code=code, headers=headers).response
+
+    app.add_exception_handler(PilotfishError, answer)
+    app.add_exception_handler(ApiError, answer)
+    app.add_exception_handler(HTTPException, answer_http)
+    app.add_exception_handler(Exception, answer)

@@ -1,0 +1,254 @@
+"""Makes replies to accepted requests: whole or streamed, cancelled when nobody listens any more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fastapi import Request as HttpRequest
+from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from pilotfish.config import Request
+from pilotfish.generation import Piece, Reply
+from pilotfish.server.access import note
+from pilotfish.server.choices import Choice, Document
+from pilotfish.server.errors import ApiError, api_error, json_response
+from pilotfish.server.service import Generation, Service
+from pilotfish.server.serving import Serving
+
+T = TypeVar("T")
+
+_DONE = b"data: [DONE]\n\n"
+# nobody reads it; the log shows it
+_GONE = ApiError(499, "the client has gone", code="client_gone")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A request in all its choices, ready to be queued.
+
+    prompts       token ids of each prompt
+    requests      what is asked for each choice of a prompt
+    choices       the form of each choice of each prompt, prompt by prompt
+    kind          "chat.completion" or "text_completion"
+    """
+
+    prompts: Sequence[Sequence[int]]
+    requests: Sequence[Request]
+    choices: Sequence[Choice]
+    kind: str
+    streams: bool
+    includes_usage: bool
+    reports: bool
+    reply_id: str = field(default_factory=lambda: secrets.token_hex(12))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+def submit(service: Service, asked: Asked) -> list[Generation]:
+    """Queue every choice of every prompt, or none; raises as `Service.submit` does."""
+    generations: list[Generation] = []
+    try:
+        for prompt in asked.prompts:
+            generations += service.submit(prompt, asked.requests)
+    except BaseException:
+        cancel(generations)
+        raise
+    return generations
+
+
+def cancel(generations: Sequence[Generation]) -> None:
+    """End what still runs of them."""
+    for generation in generations:
+        generation.cancel()
+
+
+async def respond(request: HttpRequest, serving: Serving, asked: Asked) -> Response:
+    """Return the reply, or a stream of it. Raises what makes it impossible before it begins."""
+    generations = submit(serving.service, asked)
+    if asked.streams:
+        return EventStream(serving, asked, generations)
+    try:
+        waits = asyncio.gather(*(generation.wait() for generation in generations))
+        replies = await while_connected(request, waits)
+    finally:
+        cancel(generations)
+    check_ended(replies)
+    parts = zip(asked.choices, replies, strict=True)
+    document = head(serving, asked, asked.kind)
+    document["choices"] = [choice.whole(reply) for choice, reply in parts]
+    document["usage"] = usage(replies, asked)
+    if asked.reports:
+        document["speculation"] = speculation(replies)
+    note(request.scope, **counts(document["usage"]))
+    return json_response(document)
+
+
+async def while_connected(request: HttpRequest, result: Awaitable[T]) -> T:
+    """Return the result; ApiError if the client hangs up before it is there."""
+    made = asyncio.ensure_future(result)
+    gone = asyncio.ensure_future(_hang_up(request))
+    try:
+        await asyncio.wait((made, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not made.done():
+            raise _GONE
+        return made.result()
+    finally:
+        for task in (made, gone):
+            task.cancel()
+
+
+async def _hang_up(request: HttpRequest) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        continue
+
+
+def check_ended(replies: Sequence[Reply]) -> None:
+    """Raise ApiError if a reply was cut off from our side."""
+    if any(reply.finish_reason not in ("stop", "length") for reply in replies):
+        raise ApiError(503, "the reply was cut off by the server", code="cancelled")
+
+
+def head(serving: Serving, asked: Asked, kind: str) -> Document:
+    """Return the fields every document of a reply begins with."""
+    prefix = "chatcmpl" if asked.kind == "chat.completion" else "cmpl"
+    return {
+        "id": f"{prefix}-{asked.reply_id}",
+        "object": kind,
+        "created": asked.created,
+        "model": serving.model_name,
+        "system_fingerprint": serving.fingerprint,
+    }
+
+
+def usage(replies: Sequence[Reply], asked: Asked) -> Document:
+    """Return the tokens of a request: each prompt once, all replies, the ends of replies too."""
+    num_choices = len(asked.requests)
+    firsts = range(0, len(replies), num_choices)
+    prompt = sum(replies[index].usage.prompt_tokens for index in firsts)
+    completion = sum(reply.usage.completion_tokens for reply in replies)
+    # choices of one prompt read it once; the first to do so had the least to take over
+    cached = sum(
+        min(reply.usage.cached_tokens for reply in replies[index : index + num_choices])
+        for index in firsts
+    )
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def counts(document: Document) -> dict[str, Any]:
+    """Return the figures of a usage document for the access log."""
+    names = ("prompt_tokens", "completion_tokens")
+    return {name: document[name] for name in names}
+
+
+def speculation(replies: Sequence[Reply]) -> Document:
+    """Return the figures of all replies together."""
+    return replies[0].stats.to_dict()
+
+
+class EventStream(StreamingResponse):
+    """A reply as server-sent events. However it ends, what still runs is cancelled."""
+
+    def __init__(self, serving: Serving, asked: Asked, generations: Sequence[Generation]) -> None:
+        self._serving = serving
+        self._asked = asked
+        self._generations = generations
+        self._facts: dict[str, Any] = {}
+        super().__init__(
+            self._events(),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until the reply has ended or the client is gone."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            cancel(self._generations)
+            note(scope, **self._facts)
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        """Yield the events; a failure is the last one, and nothing says that the reply is done."""
+        try:
+            async for document in self._documents():
+                yield event(document)
+        except Exception as error:
+            self._facts["error"] = api_error(error).code
+            yield event(api_error(error).document)
+        else:
+            yield _DONE
+
+    async def _documents(self) -> AsyncIterator[Document]:
+        for choice in self._asked.choices:
+            if (part := choice.opening()) is not None:
+                yield self._chunk([part])
+        replies: dict[int, Reply] = {}
+        async for index, news in merged(self._generations):
+            choice = self._asked.choices[index]
+            if isinstance(news, Piece):
+                for part in choice.add(news):
+                    yield self._chunk([part])
+                continue
+            check_ended([news])
+            replies[index] = news
+            *parts, last = choice.end(news)
+            for part in parts:
+                yield self._chunk([part])
+            report = {"speculation": speculation([news])} if self._asked.reports else {}
+            yield self._chunk([last], **report)
+        figures = usage([replies[index] for index in range(len(replies))], self._asked)
+        self._facts |= counts(figures)
+        if self._asked.includes_usage:
+            yield self._chunk([], usage=figures)
+
+    def _chunk(self, choices: list[Document], **more: Document) -> Document:
+        kind = self._asked.kind + ("" if self._asked.kind == "text_completion" else ".chunk")
+        document = head(self._serving, self._asked, kind)
+        document["choices"] = choices
+        if self._asked.includes_usage:
+            document["usage"] = None
+        return document | more
+
+
+def event(document: Document) -> bytes:
+    """Return a document as one event, all of it ASCII."""
+    text = json.dumps(document, allow_nan=False, separators=(",", ":"))
+    return f"data: {text}\n\n".encode()
+
+
+async def merged(generations: Sequence[Generation]) -> AsyncIterator[tuple[int, Piece | Reply]]:
+    """Yield the pieces of all as they come, and the reply of each at its end; raises the first
+    failure."""
+    news: asyncio.Queue[tuple[int, Piece | Reply | Exception]] = asyncio.Queue()
+
+    async def read(index: int, generation: Generation) -> None:
+        try:
+            async for piece in generation:
+                news.put_nowait((index, piece))
+            news.put_nowait((index, generation.reply))
+        except Exception as error:
+            news.put_nowait((index, error))
+
+    tasks = [asyncio.create_task(read(*pair)) for pair in enumerate(generations)]
+    try:
+        num_left = len(tasks)
+        while num_left:
+            index, one = await news.get()
+            if isinstance(one, Exception):
+                raise one
+            num_left -= isinstance(one, Reply)
+            yield index, one
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,140 @@
+"""The routes of OpenAI's API."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from pilotfish.server.asked import (
+    chat_ids,
+    chat_requests,
+    completion_ids,
+    completion_requests,
+    uses_tools,
+)
+from pilotfish.server.body import read_body
+from pilotfish.server.choices import ChatChoice, CompletionChoice
+from pilotfish.server.errors import ApiError, json_response
+from pilotfish.server.replying import Asked, respond
+from pilotfish.server.schema import ChatRequest, CompletionRequest, ReplyRequest
+from pilotfish.server.serving import Serving
+
+
+def make_router(serving: Serving) -> APIRouter:
+    """Return the routes over a service."""
+    router = APIRouter()
+
+    @router.post("/v1/chat/completions")
+    async def create_chat_completion(request: Request) -> Response:
+        """Reply to a chat."""
+        body = await read_body(request, ChatRequest)
+        serving.check_model(body.model)
+        # long prompts and schemas take a while; other requests are answered meanwhile
+        asked = await asyncio.to_thread(chat_asked, serving, body)
+        return await respond(request, serving, asked)
+
+    @router.post("/v1/completions")
+    async def create_completion(request: Request) -> Response:
+        """Complete one text or several."""
+        body = await read_body(request, CompletionRequest)
+        serving.check_model(body.model)
+        asked = await asyncio.to_thread(completion_asked, serving, body)
+        return await respond(request, serving, asked)
+
+    @router.get("/v1/models")
+    async def list_models() -> Response:
+        """List the one model there is, with what is loaded."""
+        return json_response({"object": "list", "data": [model(serving)]})
+
+    @router.get("/v1/models/{model_id:path}")
+    async def retrieve_model(model_id: str) -> Response:
+        """Describe the model."""
+        serving.check_model(model_id)
+        return json_response(model(serving))
+
+    @router.get("/health")
+    async def health() -> Response:
+        """Say whether requests are taken, and what is loaded."""
+        return health_response(serving)
+
+    return router
+
+
+def chat_asked(serving: Serving, body: ChatRequest) -> Asked:
+    """Return what a chat asks of the service. Raises ConfigError or ApiError."""
+    requests = chat_requests(body)
+    prompt = chat_ids(body, serving.engine.tokenizer)
+    choices = [
+        ChatChoice(
+            index,
+            serving.texts,
+            logprobs=bool(body.logprobs),
+            report=reports(body),
+            tools=uses_tools(body),
+        )
+        for index in range(len(requests))
+    ]
+    return asked(body, prompts=[prompt], requests=requests, choices=choices, kind="chat.completion")
+
+
+def completion_asked(serving: Serving, body: CompletionRequest) -> Asked:
+    """Return what a completion asks of the service. Raises ConfigError or ApiError."""
+    requests = completion_requests(body)
+    prompts = completion_ids(body, serving.engine.tokenizer)
+    choices = [
+        CompletionChoice(
+            index, serving.texts, logprobs=body.logprobs is not None, report=reports(body)
+        )
+        for index in range(len(prompts) * len(requests))
+    ]
+    most = serving.service.limits.max_running + serving.service.limits.max_waiting
+    if len(choices) > most:
+        message = f"{len(choices)} choices at once are more than the {most} this server takes"
+        raise ApiError(400, message, param="prompt", code="invalid_value")
+    return asked(body, prompts=prompts, requests=requests, choices=choices, kind="text_completion")
+
+
+def asked(body: ReplyRequest, **parts: Any) -> Asked:
+    """Return what is asked, with how it is to be delivered."""
+    streams = bool(body.stream)
+    wanted = body.stream_options and body.stream_options.include_usage
+    return Asked(streams=streams, includes_usage=bool(wanted), reports=reports(body), **parts)
+
+
+def reports(body: ReplyRequest) -> bool:
+    """Return whether figures of drafting are asked for."""
+    return body.speculation is not None and body.speculation.report
+
+
+def model(serving: Serving) -> dict[str, Any]:
+    """Return the description of the model."""
+    return {
+        "id": serving.model_name,
+        "object": "model",
+        "created": serving.started_at,
+        "owned_by": "pilotfish",
+        "context_size": serving.engine.engine.target.context_size,
+        **serving.description,
+    }
+
+
+def health_response(serving: Serving) -> Response:
+    """Return how the service is. What is loaded is left out where a key guards it."""
+    state = serving.service.state
+    word = "ok" if state.is_alive else "stopped"
+    if state.is_alive and state.is_draining:
+        word = "draining"
+    document: dict[str, Any] = {
+        "status": word,
+        "num_running": state.num_running,
+        "num_waiting": state.num_waiting,
+        "num_cache_tokens": state.num_cache_tokens,
+        "num_kept_tokens": state.num_kept_tokens,
+        "seconds_since_progress": round(state.seconds_since_progress, 3),
+    }
+    if serving.options.api_key is None:
+        document |= {"model": serving.model_name, **serving.description}
+    return json_response(document, status=200 if word == "ok" else 503)
