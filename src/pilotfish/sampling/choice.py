@@ -116,18 +116,16 @@ def _nucleus(row: FloatArray, settings: SamplingSettings) -> IdArray:
     """Return the positions in `row` that top-p and min-p keep, ascending; never empty."""
     largest = float(row.max())
     scaled = (row - row.dtype.type(largest)) / row.dtype.type(settings.temperature)
-    total = float(np.exp(scaled, out=scaled).sum(dtype=np.float64))
-    head = 64
-    while True:
-        ids = _largest(row, head)
-        # stable: equal logits stay in the order of their ids
-        order = np.argsort(-row[ids], kind="stable")
-        weights = np.exp((row[ids[order]].astype(np.float64) - largest) / settings.temperature)
-        cumulative = np.cumsum(weights)
-        complete = cumulative[-1] >= settings.top_p * total or weights[-1] < settings.min_p
-        if head >= len(row) or complete:
-            break
-        head *= 8
+    shares = np.exp(scaled, out=scaled)
+    total = float(shares.sum(dtype=np.float64))
+    # all entries below the first bound together are less than what top-p leaves out; the margin is
+    # for rounding
+    bound = max((1 - settings.top_p) * total / len(row), settings.min_p)
+    ids = np.flatnonzero(shares >= 0.99 * bound)
+    # stable: equal logits stay in the order of their ids
+    order = np.argsort(-row[ids], kind="stable")
+    weights = np.exp((row[ids[order]].astype(np.float64) - largest) / settings.temperature)
+    cumulative = np.cumsum(weights)
     # top_p 1 is off: a sum that rounds up to the total must not cut the tail
     in_nucleus = cumulative < settings.top_p * total if settings.top_p < 1 else cumulative < np.inf
     keep = int(np.count_nonzero(in_nucleus)) + 1
