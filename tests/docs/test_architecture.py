@@ -43,6 +43,7 @@ MAY_IMPORT["build"] = {*MAY_IMPORT, "protocols"} - {"build"}
 MAY_IMPORT["bench"] = {*MAY_IMPORT} - {"verify", "sampling"}
 MAY_IMPORT["server"] = {*MAY_IMPORT} - {"bench", "verify", "sampling", "drafters", "backends"}
 MAY_IMPORT["pilotfish"] = {*MAY_IMPORT}  # the root, which loads its names when asked
+MAY_IMPORT["server"] |= {"pilotfish"}  # the version, which the API and the page tell
 MAY_IMPORT["cli"] = {*MAY_IMPORT, "pilotfish"}
 MAY_IMPORT["__main__"] = {"cli"}
 
@@ -96,6 +97,7 @@ ONE_HOME = {
     "llama_cpp": "backends.llama.library",
     "pilotfish_native": "backends.native.library",
     "matplotlib": "bench.charts",
+    "llguidance": "grammar.library",
     "prometheus_client": "server.metrics",
 }
 

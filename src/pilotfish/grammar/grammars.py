@@ -1,0 +1,104 @@
+"""Compiles JSON schemas for one tokenizer, and keeps what was compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from pilotfish.errors import ConfigError
+from pilotfish.grammar.constraint import JsonConstraint, one_line
+from pilotfish.grammar.library import load_library
+from pilotfish.grammar.schema import Schema, schema_text
+from pilotfish.grammar.vocabulary import make_vocabulary
+from pilotfish.text import Tokenizer
+
+_MOST_KEPT = 64
+_OPTIONS = {
+    # no blanks between the parts: they are never needed, and models lose themselves in them
+    "whitespace_flexible": False,
+    # \u0061 for a letter would hide a name that is there already
+    "json_allowed_escapes": 'nrbtf\\"',
+    "coerce_one_of": False,
+    "lenient": False,
+}
+
+
+def check_schema(schema: Schema) -> None:
+    """Raise ConfigError if the schema is none or asks for what cannot be enforced.
+
+    Knows no tokenizer. Raises MissingExtra without llguidance.
+    """
+    library = load_library()
+    is_error, reasons = library.LLMatcher.validate_grammar_with_warnings(_grammar(schema))
+    if is_error or reasons:
+        raise _refused(reasons[0])
+
+
+def _grammar(schema: Schema) -> str:
+    """Return the grammar of a checked schema, as llguidance writes it."""
+    text = schema_text(schema)
+    try:
+        grammar: str = load_library().LLMatcher.grammar_from_json_schema(text, overrides=_OPTIONS)
+    except ValueError as error:
+        raise _refused(str(error)) from error
+    return grammar
+
+
+def _refused(reason: str) -> ConfigError:
+    hint = "write anyOf in its place" if "oneOf" in reason else ""
+    return ConfigError(f"json_schema cannot be used: {one_line(reason)}", hint=hint)
+
+
+class JsonGrammars:
+    """The JSON schemas of one tokenizer's requests. Any number of threads may use it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary: Any = None
+        self._vocabulary_lock = threading.Lock()
+        self._kept: OrderedDict[str, Any] = OrderedDict()
+        self._kept_lock = threading.Lock()
+
+    def constraint(self, schema: Schema) -> JsonConstraint:
+        """Return what holds a new reply to the schema; compiled the first time, which takes from
+        a millisecond to a second.
+
+        Raises ConfigError with the compiler's reason, and MissingExtra without llguidance.
+        """
+        key = schema_text(schema)
+        with self._kept_lock:
+            matcher = self._kept.get(key)
+        if matcher is None:
+            # not under the lock: a large schema must not hold up the small ones
+            matcher = self._compile(schema)
+        with self._kept_lock:
+            self._kept[key] = matcher
+            self._kept.move_to_end(key)
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+        tokenizer = self._tokenizer
+        return JsonConstraint(matcher, vocab_size=tokenizer.vocab_size, end_ids=tokenizer.end_ids)
+
+    def _compile(self, schema: Schema) -> Any:
+        check_schema(schema)
+        library = load_library()
+        matcher = library.LLMatcher(
+            self._tokens(),
+            _grammar(schema),
+            log_level=0,
+            limits=library.LLParserLimits(verbose_errors=False),
+        )
+        # a schema may contradict itself in ways that only its first token shows
+        first = matcher.deep_copy()
+        first.compute_bitmask()
+        if first.is_error() or first.is_stopped():
+            reason = first.get_error()
+            raise _refused("no reply satisfies it" if "NoExtension" in reason else reason)
+        return matcher
+
+    def _tokens(self) -> Any:
+        with self._vocabulary_lock:
+            if self._vocabulary is None:
+                self._vocabulary = make_vocabulary(self._tokenizer)
+            return self._vocabulary
