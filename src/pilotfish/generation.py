@@ -15,7 +15,7 @@ from pilotfish.engine.engine import Engine
 from pilotfish.engine.session import Session
 from pilotfish.errors import PilotfishError, PromptError
 from pilotfish.text import ReplyText, Tokenizer, chat_prompt_ids, raw_prompt_ids
-from pilotfish.types import EmittedToken, StopReason
+from pilotfish.types import EmittedToken, RoundRecord, StopReason
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -63,6 +63,7 @@ class Reply:
     stats: ReplyStats
     exactness: Mapping[str, Any]
     models: Mapping[str, Any]
+    records: tuple[RoundRecord, ...] = ()
 
     @property
     def token_ids(self) -> list[int]:
@@ -315,4 +316,5 @@ class TextEngine:
             ),
             exactness=self.facts.exactness,
             models=self.facts.models,
+            records=tuple(session.records),
         )

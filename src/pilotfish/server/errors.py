@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -17,6 +18,7 @@ from pilotfish.errors import (
     ConfigError,
     ContextLengthExceeded,
     PilotfishError,
+    PromptError,
     QueueFull,
     RequestTimedOut,
     ShuttingDown,
@@ -83,8 +85,11 @@ def json_response(
     )
 
 
-def api_error(error: Exception) -> ApiError:
-    """Return the answer to any failure; one that is not foreseen tells the client nothing of it."""
+def api_error(error: Exception, *, param: str | None = None) -> ApiError:
+    """Return the answer to any failure; one that is not foreseen tells the client nothing of it.
+
+    `param` is the field a prompt came in, named where the message names none.
+    """
     if isinstance(error, ApiError):
         return error
     if not isinstance(error, PilotfishError):
@@ -101,12 +106,21 @@ def api_error(error: Exception) -> ApiError:
     ):
         if isinstance(error, kind):
             return ApiError(status, message, code=code)
-    if isinstance(error, ContextLengthExceeded):
-        return ApiError(400, message, code="context_length_exceeded")
-    if isinstance(error, ConfigError):
-        found = _FIELD.match(str(error))
-        return ApiError(400, message, param=found[1] if found else None, code="invalid_value")
-    return ApiError(400, message)
+    if not isinstance(error, ConfigError):
+        return ApiError(400, message)
+    found = _FIELD.match(str(error))
+    is_too_long = isinstance(error, ContextLengthExceeded)
+    code = "context_length_exceeded" if is_too_long else "invalid_value"
+    return ApiError(400, message, param=found[1] if found else param, code=code)
+
+
+@contextmanager
+def naming(param: str) -> Iterator[None]:
+    """Turn what is wrong with a prompt into an answer that names the field it came in."""
+    try:
+        yield
+    except PromptError as error:
+        raise api_error(error, param=param) from error
 
 
 def install(app: FastAPI) -> None:

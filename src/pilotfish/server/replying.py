@@ -14,8 +14,10 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from pilotfish.accounting.decisions import speculation_dict
+from pilotfish.accounting.metrics import reply_stats
 from pilotfish.config import Request
-from pilotfish.generation import Piece, Reply
+from pilotfish.generation import Facts, Piece, Reply
 from pilotfish.server.access import note
 from pilotfish.server.choices import Choice, Document
 from pilotfish.server.errors import ApiError, api_error, json_response
@@ -84,7 +86,7 @@ async def respond(request: HttpRequest, serving: Serving, asked: Asked) -> Respo
     document["choices"] = [choice.whole(reply) for choice, reply in parts]
     document["usage"] = usage(replies, asked)
     if asked.reports:
-        document["speculation"] = speculation(replies)
+        document["speculation"] = speculation(serving.engine.facts, replies)
     note(request.scope, **counts(document["usage"]))
     return json_response(document)
 
@@ -151,9 +153,22 @@ def counts(document: Document) -> dict[str, Any]:
     return {name: document[name] for name in names}
 
 
-def speculation(replies: Sequence[Reply]) -> Document:
-    """Return the figures of all replies together."""
-    return replies[0].stats.to_dict()
+def speculation(facts: Facts, replies: Sequence[Reply]) -> Document:
+    """Return the figures of replies, of several as if they were one."""
+    stats = [reply.stats for reply in replies]
+    if len(stats) == 1:
+        return stats[0].to_dict()
+    records = [record for reply in replies for record in reply.records]
+    first = stats[0].speculation
+    return reply_stats(
+        records,
+        prefill_seconds=sum(one.prefill_seconds for one in stats),
+        draft_prefill_seconds=sum(one.draft_prefill_seconds for one in stats),
+        speculation=speculation_dict(records, on=first["on"], reason=first["reason"]),
+        prompt_tokens=sum(reply.usage.prompt_tokens for reply in replies),
+        target=facts.target_size,
+        draft=facts.draft_size,
+    ).to_dict()
 
 
 class EventStream(StreamingResponse):
@@ -193,6 +208,7 @@ class EventStream(StreamingResponse):
         for choice in self._asked.choices:
             if (part := choice.opening()) is not None:
                 yield self._chunk([part])
+        facts = self._serving.engine.facts
         replies: dict[int, Reply] = {}
         async for index, news in merged(self._generations):
             choice = self._asked.choices[index]
@@ -205,7 +221,7 @@ class EventStream(StreamingResponse):
             *parts, last = choice.end(news)
             for part in parts:
                 yield self._chunk([part])
-            report = {"speculation": speculation([news])} if self._asked.reports else {}
+            report = {"speculation": speculation(facts, [news])} if self._asked.reports else {}
             yield self._chunk([last], **report)
         figures = usage([replies[index] for index in range(len(replies))], self._asked)
         self._facts |= counts(figures)

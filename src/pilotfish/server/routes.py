@@ -17,7 +17,7 @@ from pilotfish.server.asked import (
 )
 from pilotfish.server.body import read_body
 from pilotfish.server.choices import ChatChoice, CompletionChoice
-from pilotfish.server.errors import ApiError, json_response
+from pilotfish.server.errors import ApiError, json_response, naming
 from pilotfish.server.replying import Asked, respond
 from pilotfish.server.schema import ChatRequest, CompletionRequest, ReplyRequest
 from pilotfish.server.serving import Serving
@@ -33,16 +33,18 @@ def make_router(serving: Serving) -> APIRouter:
         body = await read_body(request, ChatRequest)
         serving.check_model(body.model)
         # long prompts and schemas take a while; other requests are answered meanwhile
-        asked = await asyncio.to_thread(chat_asked, serving, body)
-        return await respond(request, serving, asked)
+        with naming("messages"):
+            asked = await asyncio.to_thread(chat_asked, serving, body)
+            return await respond(request, serving, asked)
 
     @router.post("/v1/completions")
     async def create_completion(request: Request) -> Response:
         """Complete one text or several."""
         body = await read_body(request, CompletionRequest)
         serving.check_model(body.model)
-        asked = await asyncio.to_thread(completion_asked, serving, body)
-        return await respond(request, serving, asked)
+        with naming("prompt"):
+            asked = await asyncio.to_thread(completion_asked, serving, body)
+            return await respond(request, serving, asked)
 
     @router.get("/v1/models")
     async def list_models() -> Response:
