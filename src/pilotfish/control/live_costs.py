@@ -37,6 +37,11 @@ class LiveCosts:
         self._rows: dict[int, NDArray[np.float64]] = {}
 
     @property
+    def calibrated(self) -> PairCosts:
+        """Return the costs as they were measured, whatever passes have shown since."""
+        return self._costs
+
+    @property
     def has_draft(self) -> bool:
         """Return whether a draft model's cost is known."""
         return self._costs.draft is not None

@@ -1,0 +1,22 @@
+/** Puts the page together. */
+
+import { startCalculator } from "./calculator.js";
+import { startCompareTab } from "./compare.js";
+import { connection } from "./connection.js";
+import { byId } from "./dom.js";
+import { startPromptTab } from "./prompt.js";
+import { startTabs } from "./tabs.js";
+
+startTabs();
+startPromptTab();
+startCompareTab();
+startCalculator();
+
+connection.addEventListener("info", () => {
+  const { model, draft, speculation, version } = connection.info;
+  const drafts = draft ? `drafts by ${draft}` : "no draft model";
+  byId("models").textContent = `${model}, ${speculation.on ? drafts : "drafting off"}`;
+  byId("models").title = `pilotfish ${version}: ${speculation.reason}`;
+  byId("drafter").querySelector('[value="model"]').disabled = !draft;
+});
+connection.open();
