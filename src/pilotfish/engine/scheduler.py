@@ -19,7 +19,8 @@ from pilotfish.engine.session import Session
 from pilotfish.errors import BackendError, RequestTimedOut
 from pilotfish.types import IdArray, RoundRecord
 
-# while replies run, prompts are read in passes this short, where their cut changes no bit
+# prompts are read in passes this short where their cut changes no bit: they cost no more a token
+# than long ones, and nobody waits long for his turn
 SHORT_PASS_TOKENS = 64
 
 
@@ -27,19 +28,21 @@ SHORT_PASS_TOKENS = 64
 class Job:
     """A request on its way through a scheduler.
 
-    prompt      its token ids, [n] in `ids`
-    num_tokens  of the prompt and the longest reply together
-    begin       opens its session; called again while all places of the model are taken
-    give_up_at  when it is late, on the scheduler's clock
+    prompt         its token ids, [n] in `ids`
+    num_tokens     of the prompt and the longest reply together
+    begin          opens its session; called again while all places of the model are taken
+    arrived_at     on the scheduler's clock
+    limit_seconds  from its arrival to its end
 
-    `is_cancelled` may be set at any time, by any thread. Everything else is the scheduler's to set;
-    `error` is why it failed, whether or not it had a session.
+    Everything else is the scheduler's to set; `error` is why it failed, whether or not it had a
+    session.
     """
 
     prompt: Sequence[int]
     num_tokens: int
     begin: Callable[[Job], Session]
-    give_up_at: float = math.inf
+    arrived_at: float = 0.0
+    limit_seconds: float = math.inf
     is_cancelled: bool = False
     session: Session | None = None
     error: Exception | None = None
@@ -49,6 +52,10 @@ class Job:
 
     def __post_init__(self) -> None:
         self.ids = np.asarray(self.prompt, dtype=np.int64)
+
+    def cancel(self) -> None:
+        """Let it end before its next pass; any thread may call this, at any time."""
+        self.is_cancelled = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +139,7 @@ class Scheduler:
         jobs = [*self._placed, *self._waiting]
         for job in jobs:
             if job.session is not None and error is not None:
-                job.session.fail(error)
+                self._fail(job.session, error)
             self._end(job, error)
         return jobs
 
@@ -141,8 +148,9 @@ class Scheduler:
         for job in [*self._placed, *self._waiting]:
             if job.is_cancelled:
                 self._end(job)
-            elif now >= job.give_up_at:
-                self._end(job, RequestTimedOut("the request took longer than a request may"))
+            elif now - job.arrived_at >= job.limit_seconds:
+                limit = f"the {job.limit_seconds:g} seconds that a request may take are over"
+                self._end(job, RequestTimedOut(limit))
             else:
                 continue
             dropped.append(job)
@@ -168,7 +176,7 @@ class Scheduler:
             try:
                 job.session = job.begin(job)
             except Exception as error:
-                if isinstance(error, BackendError) and any(j.session for j in self._placed):
+                if isinstance(error, BackendError) and self.begun:
                     break  # the model's places are taken: one will be free
                 self._end(job, error)
                 failed.append(job)
@@ -179,17 +187,15 @@ class Scheduler:
 
     def _is_read_for_another(self, job: Job) -> bool:
         """Return whether what the job's prompt begins with is just being read for another one."""
-        return any(self._is_ahead(leader, job.ids) for leader in self._reading)
-
-    def _is_ahead(self, leader: Job, ids: IdArray) -> bool:
-        assert leader.session is not None, "only jobs with a session read"
-        length = min(len(leader.ids), len(ids)) - 1
-        differing = np.flatnonzero(leader.ids[:length] != ids[:length])
-        num_common = int(differing[0]) if len(differing) else length
-        shared = self._engine.prefixes.num_shared(num_common)
-        # a drafter reads after the target; of a prompt that is all common it reads for both
-        whole = bool(shared) and num_common == len(leader.ids) - 1
-        return whole or len(leader.session.cache) < shared
+        prefixes = self._engine.prefixes
+        for leader in self._reading:
+            num_common = common_length(leader.ids[:-1], job.ids[:-1])
+            shared = prefixes.num_shared(num_common)
+            # a drafter reads after the target; where all is common it reads for both
+            is_whole = num_common == len(leader.ids) - 1
+            if shared and (is_whole or shared > prefixes.num_known(job.prompt)):
+                return True
+        return False
 
     def _run_round(self) -> Sequence[RoundRecord]:
         sessions = [job.session for job in self._placed if job.session and job.session.is_read]
@@ -199,7 +205,7 @@ class Scheduler:
             return self._engine.step(sessions)
         except Exception as error:  # whatever it is, it ends this pass and nothing else
             for session in sessions:
-                session.fail(error)
+                self._fail(session, error)
             return ()
 
     def _read_pass(self) -> Job | None:
@@ -212,19 +218,23 @@ class Scheduler:
         try:
             is_read = self._read(job.session)
         except Exception as error:  # likewise
-            job.session.fail(error)
+            self._fail(job.session, error)
             return None
         if not is_read:
             self._reading.append(job)
         return job if is_read else None
 
     def _read(self, session: Session) -> bool:
-        is_alone = self.num_running == 1 or not self._engine.reads_in_any_parts
-        most_tokens = None if is_alone else SHORT_PASS_TOKENS
+        most_tokens = SHORT_PASS_TOKENS if self._engine.reads_in_any_parts else None
         is_short = len(session.tokens) - 1 - len(session.cache) <= SHORT_PASS_TOKENS
         is_read = self._engine.read(session, most_tokens=most_tokens)
         # what is soon read is read by drafters as well before it is another's turn
         return is_read or (is_short and self._engine.read(session))
+
+    def _fail(self, session: Session, error: Exception) -> None:
+        """End a session whose pass failed; nobody may take over what is in its cache."""
+        session.fail(error)
+        self._engine.prefixes.distrust(session.request_id)
 
     def _end_those_done(self) -> list[Job]:
         done = [job for job in self.begun if job.session and job.session.done]
@@ -249,3 +259,10 @@ class Scheduler:
             self._engine.finish(job.session)
         except Exception as failure:  # its place may be lost; the reply is not
             job.error = job.error or failure
+
+
+def common_length(one: IdArray, other: IdArray) -> int:
+    """Return at how many tokens from the beginning two sequences [n], [m] are the same."""
+    length = min(len(one), len(other))
+    differing = np.flatnonzero(one[:length] != other[:length])
+    return int(differing[0]) if len(differing) else length

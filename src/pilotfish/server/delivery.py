@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pilotfish.config import Request
@@ -25,7 +25,6 @@ class Ticket:
     job: Job
     request: Request
     loop: asyncio.AbstractEventLoop
-    arrived_at: float
     running: RunningReply | None = None
     queued_seconds: float | None = None
     first_token_seconds: float | None = None
@@ -41,6 +40,19 @@ class News:
     ticket: Ticket
     piece: Piece | None
     has_ended: bool
+
+
+def send(news: Iterable[News]) -> None:
+    """Wake each loop that has news, once; requests of a loop that was closed are cancelled."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[News]] = defaultdict(list)
+    for each in news:
+        by_loop[each.ticket.loop].append(each)
+    for loop, batch in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(deliver, batch)
+        except RuntimeError:  # closed: nobody reads these any more
+            for each in batch:
+                each.ticket.job.cancel()
 
 
 def deliver(news: Iterable[News]) -> None:
@@ -59,11 +71,10 @@ class Generation:
     request, as `cancel` does.
     """
 
-    def __init__(self, ticket: Ticket, cancel: Callable[[Job], None]) -> None:
+    def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
-        self._cancel = cancel
         self._reply: Reply | None = None
-        weakref.finalize(self, cancel, ticket.job).atexit = False
+        weakref.finalize(self, ticket.job.cancel).atexit = False
 
     @property
     def queued_seconds(self) -> float | None:
@@ -92,7 +103,7 @@ class Generation:
 
     def cancel(self) -> None:
         """End it within one round; what was made until then can still be read. Safe to repeat."""
-        self._cancel(self._ticket.job)
+        self._ticket.job.cancel()
 
     async def wait(self) -> Reply:
         """Return the reply once it has ended; raises as `reply` does."""

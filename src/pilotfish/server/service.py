@@ -8,8 +8,7 @@ import math
 import queue
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,8 +18,9 @@ from pilotfish.engine.scheduler import Job, Scheduler, StepReport
 from pilotfish.engine.session import Session
 from pilotfish.errors import ConfigError, PilotfishError, QueueFull, RequestTimedOut, ShuttingDown
 from pilotfish.generation import TextEngine
-from pilotfish.server.delivery import Generation, News, Ticket, deliver
+from pilotfish.server.delivery import Generation, Ticket, send
 from pilotfish.server.limits import ServiceLimits, ServiceState
+from pilotfish.server.publisher import Publisher
 from pilotfish.server.watcher import NoWatcher, Watcher
 
 __all__ = [
@@ -34,9 +34,6 @@ __all__ = [
 ]
 
 _LOG = logging.getLogger("pilotfish")
-# what a reply takes, until one has ended
-_FIRST_REPLY_SECONDS = 5.0
-_NEWEST_REPLY_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +71,9 @@ class Service:
             most_tokens=self.limits.most_tokens,
             clock=clock,
         )
+        self._publisher = Publisher(self._watcher, clock)
         self._thread = threading.Thread(target=self._serve, name="pilotfish-engine", daemon=True)
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._tickets: dict[Job, Ticket] = {}
         # what loops and the thread share, all of it under the lock
         self._lock = threading.Lock()
         self._num_live = 0
@@ -86,7 +83,6 @@ class Service:
         # written by the thread alone
         self._snapshot = _Snapshot()
         self._progress_at = clock()
-        self._reply_seconds = _FIRST_REPLY_SECONDS
         self._is_ending = False
 
     def start(self) -> None:
@@ -118,13 +114,11 @@ class Service:
         """
         loop, now = asyncio.get_running_loop(), self._clock()
         tickets = [
-            Ticket(
-                job=self._job(prompt_ids, request, now), request=request, loop=loop, arrived_at=now
-            )
+            Ticket(job=self._job(prompt_ids, request, now), request=request, loop=loop)
             for request in requests
         ]
         self._accept(tickets)
-        return [Generation(ticket, self._cancel) for ticket in tickets]
+        return [Generation(ticket) for ticket in tickets]
 
     async def drain(self, seconds: float) -> None:
         """Refuse what is new, let what was taken end, cut off what has not after so many seconds,
@@ -152,7 +146,8 @@ class Service:
             prompt=prompt_ids,
             num_tokens=len(prompt_ids) + longest,
             begin=self._begin,
-            give_up_at=now + (self.limits.request_seconds or math.inf),
+            arrived_at=now,
+            limit_seconds=self.limits.request_seconds or math.inf,
         )
 
     def _accept(self, tickets: Sequence[Ticket]) -> None:
@@ -186,17 +181,12 @@ class Service:
         if self._num_live + number <= most:
             return None
         # replies end at about this pace, and each that does makes room for one
-        seconds = number * self._reply_seconds / self.limits.max_running
+        seconds = number * self._publisher.reply_seconds / self.limits.max_running
         return QueueFull(
             f"{self._num_live} requests run or wait, which is as many as this server takes",
             retry_after_seconds=math.ceil(min(max(1.0, seconds), 600.0)),
             hint="try again later",
         )
-
-    def _cancel(self, job: Job) -> None:
-        """Cancel a job; any thread may call it, at any time, garbage collection included."""
-        if not job.has_ended:
-            job.is_cancelled = True
 
     # what follows runs on the engine's thread
 
@@ -220,13 +210,13 @@ class Service:
     def _add(self, tickets: Sequence[Ticket]) -> None:
         if self._scheduler.is_idle:
             self._progress_at = self._clock()
-        self._tickets.update({ticket.job: ticket for ticket in tickets})
+        self._publisher.expect(tickets)
         self._scheduler.add(ticket.job for ticket in tickets)
 
     def _begin(self, job: Job) -> Session:
-        ticket = self._tickets[job]
+        ticket = self._publisher.ticket_of(job)
         ticket.running = self.engine.open(job.prompt, ticket.request)
-        ticket.queued_seconds = self._clock() - ticket.arrived_at
+        ticket.queued_seconds = self._clock() - job.arrived_at
         return ticket.running.session
 
     def _end_when_idle(self) -> None:
@@ -246,68 +236,16 @@ class Service:
 
     def _publish(self, report: StepReport) -> None:
         """Tell the watcher and all readers what a step did."""
-        now = self._clock()
-        self._progress_at = now
-        if report.records:
-            self._watcher.round(report.records)
-        if report.read is not None and (session := report.read.session) is not None:
-            self._watcher.read(
-                session.num_prompt_tokens, session.num_reused_tokens, session.prefill_seconds
-            )
-        going_on = [self._news(self._tickets[job], now) for job in self._scheduler.begun]
-        over = [self._last_news(self._tickets.pop(job), now) for job in report.ended]
+        news = self._publisher.collect(report, self._scheduler.begun)
         prefixes = self.engine.engine.prefixes
         self._snapshot = _Snapshot(
             self._scheduler.num_running, prefixes.num_live_tokens, prefixes.num_kept_tokens
         )
+        self._progress_at = self._clock()
         with self._lock:
-            self._num_live -= len(over)
-        self._send([*(news for news in going_on if news.piece is not None), *over])
-
-    def _news(self, ticket: Ticket, now: float) -> News:
-        assert ticket.running is not None, "only what has begun has news"
-        try:
-            piece = ticket.running.take()
-        except Exception as error:  # of the text; the next step ends it
-            ticket.running.session.fail(error)
-            return News(ticket, None, has_ended=False)
-        if piece is not None and piece.tokens and ticket.first_token_seconds is None:
-            ticket.first_token_seconds = now - ticket.arrived_at
-        return News(ticket, piece, has_ended=False)
-
-    def _last_news(self, ticket: Ticket, now: float) -> News:
-        job, session = ticket.job, ticket.job.session
-        piece = None if session is None else self._news(ticket, now).piece
-        if session is not None:
-            job.error = job.error or session.error
-        if job.error is not None and not isinstance(job.error, PilotfishError):
-            _LOG.error("a request failed", exc_info=job.error)
-        outcome = outcome_of(job)
-        if outcome in ("stop", "length") and job.begun_at is not None:
-            seconds = now - job.begun_at
-            self._reply_seconds += _NEWEST_REPLY_SHARE * (seconds - self._reply_seconds)
-        waited = now - ticket.arrived_at
-        self._watcher.ended(
-            outcome,
-            queued_seconds=waited if ticket.queued_seconds is None else ticket.queued_seconds,
-            first_token_seconds=ticket.first_token_seconds,
-            total_seconds=waited,
-            num_prompt_tokens=len(job.prompt),
-            num_completion_tokens=0 if session is None else len(session.emitted),
-        )
-        return News(ticket, piece, has_ended=True)
-
-    def _send(self, news: Iterable[News]) -> None:
-        """Wake each loop that has news once."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[News]] = defaultdict(list)
-        for each in news:
-            by_loop[each.ticket.loop].append(each)
-        for loop, batch in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(deliver, batch)
-            except RuntimeError:  # the loop was closed: nobody reads these any more
-                for each in batch:
-                    self._cancel(each.ticket.job)
+            self._num_live -= len(report.ended)
+        # last: whoever sees the end of a reply sees its place free
+        send(news)
 
     def _say_farewell(self) -> None:
         """Leave nobody waiting, whatever ended the thread."""
@@ -330,16 +268,3 @@ class Service:
             return self._commands.get_nowait()
         except queue.Empty:
             return None
-
-
-def outcome_of(job: Job) -> str:
-    """Return how a job that has ended did so, in the words of `Watcher.ended`."""
-    if isinstance(job.error, RequestTimedOut):
-        return "timeout"
-    if isinstance(job.error, ShuttingDown):
-        return "cancelled"
-    if job.error is not None:
-        return "error"
-    if job.session is None or job.session.stop_reason is None:
-        return "cancelled"
-    return job.session.stop_reason.value
