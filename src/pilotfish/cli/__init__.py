@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from pilotfish import __version__
-from pilotfish.cli import advise, bench, calc, calibrate, chat, generate, models
+from pilotfish.cli import advise, bench, calc, calibrate, chat, generate, models, serve
 from pilotfish.cli.console import print_error
 from pilotfish.errors import PilotfishError
 
@@ -25,6 +25,7 @@ USAGE = 2
 app = typer.Typer(add_completion=False)
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
+app.command("serve")(serve.serve)
 app.command("bench")(bench.bench)
 app.command("advise")(advise.advise)
 app.command("calibrate")(calibrate.calibrate)

@@ -17,6 +17,7 @@ from pilotfish.errors import ConfigError
 _FLAGS = {
     "model reference": "--target",
     "context_size": "--ctx",
+    "cors_origins": "--cors-origin",
     "logit_bias token id": "--logit-bias: the token id",
     "logit_bias value": "--logit-bias: the value",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -23,6 +24,9 @@ from pilotfish.server.schema import ChatRequest, CompletionRequest, ReplyRequest
 from pilotfish.server.serving import Serving
 
 
+log = logging.getLogger("pilotfish.server")
+
+
 def make_router(serving: Serving) -> APIRouter:
     """Return the routes over a service."""
     router = APIRouter()
@@ -32,6 +36,7 @@ def make_router(serving: Serving) -> APIRouter:
         """Reply to a chat."""
         body = await read_body(request, ChatRequest)
         serving.check_model(body.model)
+        log_prompt(serving, body)
         # long prompts and schemas take a while; other requests are answered meanwhile
         with naming("messages"):
             asked = await asyncio.to_thread(chat_asked, serving, body)
@@ -42,6 +47,7 @@ def make_router(serving: Serving) -> APIRouter:
         """Complete one text or several."""
         body = await read_body(request, CompletionRequest)
         serving.check_model(body.model)
+        log_prompt(serving, body)
         with naming("prompt"):
             asked = await asyncio.to_thread(completion_asked, serving, body)
             return await respond(request, serving, asked)
@@ -63,6 +69,12 @@ def make_router(serving: Serving) -> APIRouter:
         return health_response(serving)
 
     return router
+
+
+def log_prompt(serving: Serving, body: ChatRequest | CompletionRequest) -> None:
+    """Write what was asked to the log, in one line, where that is wanted."""
+    if serving.options.log_prompts:
+        log.info("asked %s", body.model_dump_json(exclude_unset=True, ensure_ascii=True))
 
 
 def chat_asked(serving: Serving, body: ChatRequest) -> Asked:

@@ -1,0 +1,259 @@
+"""`pilotfish serve`: OpenAI's API and a web page over one pair of models."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pilotfish.cli.arguments import as_number, naming_options, with_options
+from pilotfish.cli.console import print_notices, talk, waiting
+from pilotfish.cli.options import EngineOptions
+from pilotfish.config import EngineConfig
+from pilotfish.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from pilotfish.server.options import ServerOptions
+    from pilotfish.server.service import ServiceLimits
+
+KEY_VARIABLE = "PILOTFISH_API_KEY"
+MOST_RUNNING = 8
+KEPT_SEQUENCES = 8
+
+_SERVER, _QUEUE = "Server", "Requests"
+
+
+def _option(name: str, *, panel: str, about: str, metavar: str = " ") -> Any:
+    return typer.Option(
+        name, metavar=metavar, help=about, rich_help_panel=panel, show_default=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """Where the server listens and what it takes on; None is "not given"."""
+
+    host: Annotated[
+        str | None,
+        _option(
+            "--host",
+            panel=_SERVER,
+            metavar="NAME",
+            about="Address to listen on.  Default: 127.0.0.1, which only this machine reaches.",
+        ),
+    ] = None
+    port: Annotated[
+        str | None,
+        _option("--port", panel=_SERVER, metavar="N", about="Default: 8000; 0 takes a free one."),
+    ] = None
+    api_key: Annotated[
+        str | None,
+        _option(
+            "--api-key",
+            panel=_SERVER,
+            metavar="KEY",
+            about=f"Clients must send this key.  Default: the variable {KEY_VARIABLE}, else none.",
+        ),
+    ] = None
+    cors_origin: Annotated[
+        list[str] | None,
+        _option(
+            "--cors-origin",
+            panel=_SERVER,
+            metavar="ORIGIN",
+            about="Pages of this web origin may call the server; repeatable.",
+        ),
+    ] = None
+    max_body_bytes: Annotated[
+        str | None,
+        _option(
+            "--max-body-bytes",
+            panel=_SERVER,
+            metavar="N",
+            about="Largest request.  Default: 4194304.",
+        ),
+    ] = None
+    model_name: Annotated[
+        str | None,
+        _option(
+            "--model-name",
+            panel=_SERVER,
+            metavar="NAME",
+            about="What clients call the model.  Default: as --target names it.",
+        ),
+    ] = None
+    log_prompts: Annotated[
+        bool,
+        _option("--log-prompts", panel=_SERVER, about="Write prompts to the log, too."),
+    ] = False
+    drain_seconds: Annotated[
+        str | None,
+        _option(
+            "--drain-seconds",
+            panel=_SERVER,
+            metavar="X",
+            about="How long running replies may go on at the end.  Default: 30.",
+        ),
+    ] = None
+    max_sessions: Annotated[
+        str | None,
+        _option(
+            "--max-sessions",
+            panel=_QUEUE,
+            metavar="N",
+            about=f"Replies made at once.  Default: {MOST_RUNNING}.",
+        ),
+    ] = None
+    max_waiting: Annotated[
+        str | None,
+        _option(
+            "--max-waiting",
+            panel=_QUEUE,
+            metavar="N",
+            about="Replies that may wait for a place; more are refused.  Default: 64.",
+        ),
+    ] = None
+    request_seconds: Annotated[
+        str | None,
+        _option(
+            "--request-seconds",
+            panel=_QUEUE,
+            metavar="X",
+            about="Longest time from arrival to end; 0 is no limit.  Default: 600.",
+        ),
+    ] = None
+    kept_sequences: Annotated[
+        str | None,
+        _option(
+            "--kept-sequences",
+            panel=_QUEUE,
+            metavar="N",
+            about="Texts kept for prompts that begin like them; 0 is none.  "
+            f"Default: {KEPT_SEQUENCES}.",
+        ),
+    ] = None
+    kept_tokens: Annotated[
+        str | None,
+        _option(
+            "--kept-tokens",
+            panel=_QUEUE,
+            metavar="N",
+            about="Tokens of all of them together, which bounds their memory.  Default: 65536.",
+        ),
+    ] = None
+
+    def engine_config(self, engine: EngineOptions) -> EngineConfig:
+        """Return the configuration of the models, with places for many requests."""
+        base = engine.engine_config()
+        in_file = _keys(engine.config)
+        numbers = {
+            "max_sessions": (self.max_sessions, MOST_RUNNING),
+            "kept_sequences": (self.kept_sequences, KEPT_SEQUENCES),
+            "kept_tokens": (self.kept_tokens, base.kept_tokens),
+        }
+        given: dict[str, Any] = {
+            name: as_number(text) if text is not None else default
+            for name, (text, default) in numbers.items()
+            if text is not None or name not in in_file
+        }
+        with naming_options():
+            return replace(base, **given)
+
+    def server_options(self, reference: str) -> ServerOptions:
+        """Return how the server listens; ConfigError names the wrong option."""
+        from pilotfish.server.options import ServerOptions
+
+        given = {
+            "host": self.host,
+            "port": as_number(self.port),
+            "api_key": os.environ.get(KEY_VARIABLE) if self.api_key is None else self.api_key,
+            "max_body_bytes": as_number(self.max_body_bytes),
+            "drain_seconds": as_number(self.drain_seconds),
+            "log_prompts": self.log_prompts,
+            "cors_origins": tuple(self.cors_origin or ()),
+            "model_name": model_name(reference) if self.model_name is None else self.model_name,
+        }
+        with naming_options():
+            return ServerOptions(**{name: one for name, one in given.items() if one is not None})
+
+    def limits(self, config: EngineConfig) -> ServiceLimits:
+        """Return what is taken on at once; ConfigError names the wrong option."""
+        from pilotfish.server.service import ServiceLimits
+
+        given = {
+            "max_waiting": as_number(self.max_waiting),
+            "request_seconds": as_number(self.request_seconds),
+        }
+        with naming_options():
+            return ServiceLimits(
+                max_running=config.max_sessions,
+                **{name: one for name, one in given.items() if one is not None},
+            )
+
+
+@with_options
+def serve(*, engine: EngineOptions, server: ServeOptions) -> None:
+    """Serve OpenAI's API and a web page.
+
+    Many requests are answered at once. Ctrl-C lets running replies end, then stops.
+    """
+    try:
+        from pilotfish.server import running
+    except ImportError as error:
+        raise MissingExtra("server", needed_for="pilotfish serve") from error
+    config = server.engine_config(engine)
+    options = server.server_options(config.target.reference)
+    limits = server.limits(config)
+    bound = running.take_port(options)  # before the models are loaded, which takes a while
+    with bound:
+        _warn(options)
+        from pilotfish import build
+
+        with waiting(f"loading {config.target.reference}"):
+            text_engine = build.load_engine(config)
+        with text_engine:
+            print_notices(text_engine.facts.notices)
+            _log_to_stderr()
+            running.run(
+                text_engine,
+                bound,
+                options,
+                limits=limits,
+                ready=lambda: _say_ready(options, running.address_of(bound)),
+            )
+
+
+def model_name(reference: str) -> str:
+    """Return what a model is called in the API: a file by its name, others by their reference."""
+    path = Path(reference)
+    return path.stem if path.suffix.lower() == ".gguf" and path.exists() else reference
+
+
+def _keys(path: str | None) -> set[str]:
+    return set() if path is None else set(tomllib.loads(Path(path).read_text()))
+
+
+def _warn(options: ServerOptions) -> None:
+    if not options.is_local and options.api_key is None:
+        print_notices(
+            [f"all who can reach {options.host} can use this server; set a key with --api-key"]
+        )
+
+
+def _say_ready(options: ServerOptions, address: str) -> None:
+    line = f"serving {options.model_name} at {address} (page: /, API: /v1, Ctrl-C ends)"
+    talk().print(line, soft_wrap=True)
+
+
+def _log_to_stderr() -> None:
+    """Write what the server has to say as lines with their time."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("pilotfish").setLevel(logging.INFO)
