@@ -112,12 +112,15 @@ class Engine:
         which is pending.
 
         `most_tokens` makes the pass shorter than usual; it is for targets whose bits do not depend
-        on the cut. Once the target is done, drafters read theirs.
+        on the cut. Once the target is done, drafters read theirs. Of a request that was given up
+        nothing is left to read.
         """
         start = self._clock()
-        unread = session.tokens[len(session.cache) : -1]
         # the lock is taken pass by pass: running sessions go on in between
         with self._lock:
+            if session.done:
+                return True
+            unread = session.tokens[len(session.cache) : -1]
             if unread:
                 self._read_target(session, unread, most_tokens or PROMPT_CHUNK_TOKENS)
             else:
