@@ -187,7 +187,7 @@ def run(arguments: argparse.Namespace) -> int:
     console.print(f"target {arguments.target}, drafter {arguments.drafter}, temperature 0")
     console.print("the task: rename a class, add type hints and docstrings, copy the rest")
     if console.is_terminal and not console.no_color:
-        console.print(legend())
+        console.print(legend(["target", "suffix", "ngram", "model"]))
     console.print()
     limit = arguments.max_tokens
     with Columns("plain", f"drafter {arguments.drafter}") as columns:

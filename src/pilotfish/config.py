@@ -213,6 +213,7 @@ class RequestOptions(TypedDict, total=False):
     raw: bool
     drafter: str
     num_speculative_tokens: int | None
+    json_schema: Mapping[str, Any] | bool | None
     temperature: float
     top_k: int
     top_p: float
@@ -232,7 +233,8 @@ class Request:
 
     `max_tokens` None is as many as the context holds; `seed` None draws one; `raw` uses the
     prompt as it is, without a chat template. `drafter` and `num_speculative_tokens` (a ceiling)
-    narrow what the engine was loaded with; they change time, never text.
+    narrow what the engine was loaded with; they change time, never text. `json_schema` is what
+    the reply must be: an object of JSON Schema, or True for any JSON.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -242,6 +244,7 @@ class Request:
     raw: bool = False
     drafter: str = "auto"
     num_speculative_tokens: int | None = None
+    json_schema: Mapping[str, Any] | bool | None = None
     settings: SamplingSettings = field(default_factory=SamplingSettings)
 
     @property
@@ -264,6 +267,8 @@ class Request:
             _text("stop", text, "non-empty text")
         if self.system is not None:
             require(isinstance(self.system, str), "system", self.system, "text")
+        schema, wanted = self.json_schema, "an object of JSON Schema, or true"
+        require(schema is None or isinstance(schema, Mapping | bool), "json_schema", schema, wanted)
         if self.raw and self.system is not None:
             raise ConfigError("system and raw exclude each other: a raw prompt has no roles")
 

@@ -14,6 +14,7 @@ from pilotfish.config import Request, RequestOptions
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.session import Session
 from pilotfish.errors import PilotfishError, PromptError
+from pilotfish.grammar import JsonGrammars
 from pilotfish.text import ReplyText, Tokenizer, chat_prompt_ids, raw_prompt_ids
 from pilotfish.types import EmittedToken, RoundRecord, StopReason
 
@@ -209,6 +210,7 @@ class TextEngine:
         self.tokenizer = tokenizer
         self.facts = facts or Facts()
         self._close = close
+        self._grammars = JsonGrammars(tokenizer)
 
     def __enter__(self) -> TextEngine:
         return self
@@ -232,6 +234,15 @@ class TextEngine:
         if request.system is not None:
             messages = [{"role": "system", "content": request.system}, *messages]
         return chat_prompt_ids(messages, tokenizer=self.tokenizer)
+
+    def prepare_grammar(self, request: Request) -> None:
+        """Compile the schema that a request asks for, if any, so that `open` finds it ready.
+
+        Takes from a millisecond to a second; any thread may do it. Raises ConfigError for a schema
+        that cannot be used, and MissingExtra.
+        """
+        if request.json_schema is not None:
+            self._grammars.constraint(request.json_schema)
 
     def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Reply:
         """Return the reply to one prompt; `options` are those of `Request` and
@@ -268,7 +279,10 @@ class TextEngine:
         return [each.reply for each in running]
 
     def open(self, prompt_ids: Sequence[int], request: Request) -> RunningReply:
-        """Return a reply that begins: nothing is read yet. Raises PromptError or BackendError."""
+        """Return a reply that begins: nothing is read yet. Raises PromptError or BackendError, and
+        as `prepare_grammar` does."""
+        schema = request.json_schema
+        constraint = None if schema is None else self._grammars.constraint(schema)
         text = ReplyText(self.tokenizer, stop=request.stop, min_tokens=request.settings.min_tokens)
         session = self.engine.open(
             prompt_ids,
@@ -278,6 +292,7 @@ class TextEngine:
             end_ids=self.tokenizer.end_ids,
             completes_stop=text.feed,
             wish=request.wish,
+            constraint=constraint,
         )
         return RunningReply(self, session, text)
 

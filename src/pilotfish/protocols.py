@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pilotfish.types import BoolArray, FloatArray, Proposal, RoundRecord, Segment, SessionView
+from pilotfish.types import (
+    BoolArray,
+    FloatArray,
+    IdArray,
+    Proposal,
+    RoundRecord,
+    Segment,
+    SessionView,
+)
 
 
 class Cache(Protocol):
@@ -55,15 +63,16 @@ class Constraint(Protocol):
     so that rejected drafts leave no trace. `output_ids` are those tokens, drafts before the row in
     question included."""
 
-    def allowed(self, output_ids: Sequence[int]) -> BoolArray:
+    def allowed(self, output_ids: Sequence[int] | IdArray) -> BoolArray:
         """Return which tokens may follow, [vocab_size]; never none of them. The array may be a view
         that the next call overwrites."""
 
-    def num_legal(self, output_ids: Sequence[int], draft_ids: Sequence[int]) -> int:
+    def num_legal(self, output_ids: Sequence[int] | IdArray, draft_ids: Sequence[int]) -> int:
         """Return how many of the draft tokens may follow, one after the other."""
 
-    def forced(self, output_ids: Sequence[int]) -> tuple[int, ...]:
-        """Return the tokens that must follow, as far as there is no choice; often none."""
+    def forced(self, output_ids: Sequence[int] | IdArray) -> tuple[int, ...]:
+        """Return the tokens of the text that must follow, as far as there is no choice; often none.
+        The same text may be cut into tokens in other ways: these are the likely ones."""
 
 
 class Drafter(Protocol):

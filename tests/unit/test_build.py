@@ -124,7 +124,7 @@ def test_the_number_of_drafts_follows_the_targets_backend(tiny_path: Path, backe
 
 
 def loaded_draft(engine: TextEngine) -> NativeModel:
-    model = engine.engine.drafter._model  # type: ignore[attr-defined]
+    model = engine.engine.drafter._drafters[-1]._model  # type: ignore[attr-defined]
     assert isinstance(model, NativeModel)
     return model
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pilotfish.accounting.cost_curve import PairCosts
 from pilotfish.build.loading import ModelPair
@@ -11,6 +12,7 @@ from pilotfish.calibration import Progress
 from pilotfish.config import EngineConfig, SpeculationConfig
 from pilotfish.control.cost_aware import CostAwareController
 from pilotfish.control.fixed import FixedController
+from pilotfish.drafters.forced import ForcedDrafter
 from pilotfish.drafters.hybrid import HybridDrafter
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.ngram import NgramDrafter
@@ -20,6 +22,9 @@ from pilotfish.engine.engine import PROMPT_CHUNK_TOKENS, Engine
 from pilotfish.generation import Facts, TextEngine
 from pilotfish.prefixes import PrefixPool
 from pilotfish.protocols import Controller, Drafter, TargetModel
+
+if TYPE_CHECKING:
+    from pilotfish.build.loading import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +95,12 @@ def text_engine(
     )
 
 
-def kept_prefixes(model: TargetModel, config: EngineConfig, *, unit: int = 1) -> PrefixPool:
+def kept_prefixes(model: LoadedModel, config: EngineConfig, *, unit: int = 1) -> PrefixPool:
     """Return the pool of a model's caches; a draft model's may be cut anywhere, as drafts change
-    no text."""
+    no text. A model that cannot cut its caches keeps none."""
     return PrefixPool(
         model,
-        most_sequences=config.kept_sequences,
+        most_sequences=config.kept_sequences if model.can_truncate else 0,
         most_tokens=config.kept_tokens,
         unit=unit,
     )
@@ -142,13 +147,13 @@ def make_cost_aware(
     prefixes: PrefixPool | None = None,
 ) -> CostAwareController:
     """Return the controller, and drafter, that chooses among what the configuration allows."""
-    text: Drafter | None = None
+    text: Drafter = NoDrafter()
     if speculation.drafter == "ngram":
         text = NgramDrafter()
     elif speculation.drafter in ("auto", "suffix"):
         # whether an unlikely draft is worth its rows is the controller's to say
         text = SuffixDrafter(min_probability=_LEAST_SURVIVAL)
-    model = None
+    text, model = ForcedDrafter(text), None
     if draft is not None and speculation.drafter in ("auto", "model"):
         model = make_model_drafter(target, draft, prefixes)
     return CostAwareController(costs, text=text, model=model, num_speculative_tokens=number)
@@ -173,13 +178,15 @@ def make_drafter(
     """Return the drafter the configuration names; `auto` is suffix, else model, else none."""
     if speculation.drafter == "none":
         return NoDrafter()
+    text: Drafter = NoDrafter()
     if speculation.drafter == "ngram":
-        return NgramDrafter()
-    suffix = SuffixDrafter(min_probability=DEFAULTS[backend].text_min_probability)
-    if speculation.drafter == "suffix" or draft is None:
-        return suffix
-    model = make_model_drafter(target, draft, prefixes)
-    return model if speculation.drafter == "model" else HybridDrafter([suffix, model])
+        text = NgramDrafter()
+    elif speculation.drafter in ("auto", "suffix") or draft is None:
+        text = SuffixDrafter(min_probability=DEFAULTS[backend].text_min_probability)
+    text = ForcedDrafter(text)
+    if speculation.drafter in ("ngram", "suffix") or draft is None:
+        return text
+    return HybridDrafter([text, make_model_drafter(target, draft, prefixes)])
 
 
 def make_model_drafter(

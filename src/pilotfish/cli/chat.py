@@ -48,7 +48,7 @@ def chat(*, engine: EngineOptions, reply: ReplyOptions, output: OutputOptions) -
         if sys.stdin.isatty():
             talk().print("/help lists the commands, Ctrl-D ends.", style="dim")
         if conversation.painting:
-            talk().print(legend(possible_origins(config)))
+            talk().print(legend(possible_origins(config, reply)))
         for line in typed_lines():
             if not conversation.take(line):
                 break

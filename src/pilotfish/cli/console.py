@@ -30,6 +30,7 @@ ORIGIN_STYLES: Mapping[str, str] = {
     "suffix": "green",
     "ngram": "cyan",
     "model": "magenta",
+    "forced": "blue",
 }
 _OTHER_ORIGIN = "yellow"
 

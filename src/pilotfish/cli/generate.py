@@ -57,7 +57,7 @@ def generate(
             return
         painting = painting_wanted(output.color)
         if painting:
-            talk().print(legend(possible_origins(config)))
+            talk().print(legend(possible_origins(config, reply)))
         with waiting("reading the prompt"):
             stream = text_engine.stream(text, **options)
         show_stream(stream, text_engine, painting=painting)
@@ -97,14 +97,16 @@ def print_stats(reply: Reply, *, sampled: bool) -> None:
         talk().print(line, style="dim", soft_wrap=True)
 
 
-def possible_origins(config: EngineConfig) -> list[str]:
+def possible_origins(config: EngineConfig, reply: ReplyOptions) -> list[str]:
     """Return who can propose tokens under a configuration."""
     drafter = config.speculation.drafter
     if drafter == "none" or config.speculation.num_speculative_tokens == 0:
         return ["target"]
+    forced = [] if reply.json_schema is None else ["forced"]
     if drafter == "auto":
-        return ["target", "suffix", *(["model"] if config.draft is not None else [])]
-    return ["target", drafter]
+        model = [] if config.draft is None else ["model"]
+        return ["target", "suffix", *model, *forced]
+    return ["target", drafter, *forced]
 
 
 def read_prompt(prompt: str | None, file: str | None, *, raw: bool) -> str:

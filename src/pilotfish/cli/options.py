@@ -16,6 +16,7 @@ import typer
 
 from pilotfish import models
 from pilotfish.cli.arguments import as_number, naming_options
+from pilotfish.cli.schema_file import read_schema
 from pilotfish.config import (
     BACKENDS,
     DEFAULT_DRAFT_HEAD_SIZE,
@@ -292,6 +293,15 @@ class ReplyOptions:
         bool,
         _option("--raw", panel=_SAMPLING, about="Send the prompt as it is: no chat template."),
     ] = False
+    json_schema: Annotated[
+        str | None,
+        _option(
+            "--json-schema",
+            panel=_SAMPLING,
+            metavar="FILE",
+            about="Reply with JSON that satisfies the JSON Schema in this file.",
+        ),
+    ] = None
     logprobs: Annotated[
         str | None,
         _option(
@@ -314,6 +324,8 @@ class ReplyOptions:
         values["logit_bias"] = parse_logit_bias(self.logit_bias or ())
         given = {name: value for name, value in values.items() if value is not None}
         given["raw"] = self.raw
+        if self.json_schema is not None:
+            given["json_schema"] = read_schema(self.json_schema)
         with naming_options():
             Request.from_options(given)
         return cast(RequestOptions, given)

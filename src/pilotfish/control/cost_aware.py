@@ -11,6 +11,7 @@ from pilotfish.control.live_costs import LiveCosts
 from pilotfish.control.model_choice import ModelChoice
 from pilotfish.control.model_rule import ModelRule
 from pilotfish.control.reasons import (
+    FORCED,
     MEASURING,
     MODEL_DOES_NOT_PAY,
     MODEL_PAYS,
@@ -20,6 +21,7 @@ from pilotfish.control.reasons import (
     PAUSED,
     PROBING,
     TEXT_PAYS,
+    TURNED_OFF,
 )
 from pilotfish.control.request_state import (
     Experience,
@@ -30,7 +32,7 @@ from pilotfish.control.request_state import (
     offer_class,
 )
 from pilotfish.protocols import Drafter, GuidedDrafter
-from pilotfish.types import Proposal, RoundRecord, SessionView
+from pilotfish.types import DraftWish, Proposal, RoundRecord, SessionView
 
 # a copy ends where nothing foretells it: no token of one is surer than this
 _SUREST = 0.98
@@ -69,13 +71,12 @@ class CostAwareController:
         self._most = num_speculative_tokens
         self.costs = LiveCosts(costs, max_width=max(_WIDEST, num_speculative_tokens + 1))
         self._experience = Experience()
+        self._experiences = {DraftWish(): self._experience}
         self._requests: dict[int, RequestState] = {}
         self._context = 0
         self._model: ModelChoice | None = None
         if model is not None and costs.draft is not None:
-            self._model = ModelChoice(
-                model, costs=self.costs, experience=self._experience, most=self._most
-            )
+            self._model = ModelChoice(model, costs=self.costs, most=self._most)
 
     def prepare(self, view: SessionView) -> bool:
         """Let the text read the prompt, and the draft model too where that is expected to pay: a
@@ -83,13 +84,16 @@ class CostAwareController:
         is_new = view.request_id not in self._requests
         state = self._state(view)
         if is_new:
-            self._experience.num_requests += 1
+            state.experience.num_requests += 1
             if self._text is not None:
                 self._text.prepare(view)
             if self._model is not None and view.allows("model"):
                 num_readers = sum(each.reads_model for each in self._requests.values())
                 state.reads_model = self._model.reading_pays(
-                    view, num_sessions=len(self._requests), num_readers=num_readers + 1
+                    view,
+                    state.experience,
+                    num_sessions=len(self._requests),
+                    num_readers=num_readers + 1,
                 )
         if self._model is None or not state.reads_model:
             return False
@@ -99,7 +103,7 @@ class CostAwareController:
         """Keep what the request taught, and drop the rest."""
         state = self._requests.pop(request_id, None)
         if state is not None and state.guard.num_tokens:
-            self._experience.reply_tokens.add(state.guard.num_tokens)
+            state.experience.reply_tokens.add(state.guard.num_tokens)
         if self._text is not None:
             self._text.forget(request_id)
         if self._model is not None:
@@ -163,9 +167,17 @@ class CostAwareController:
     def _state(self, view: SessionView) -> RequestState:
         state = self._requests.get(view.request_id)
         if state is None:
-            greedy = view.settings.greedy
-            state = self._requests[view.request_id] = RequestState(self._experience, greedy=greedy)
+            experience, greedy = self._experience_of(view.wish), view.settings.greedy
+            state = self._requests[view.request_id] = RequestState(experience, greedy=greedy)
         return state
+
+    def _experience_of(self, wish: DraftWish) -> Experience:
+        """Return what requests with the same wish have taught: those that may not draft, or less,
+        would make drafts look worth less than they are to the others."""
+        ceiling = wish.num_speculative_tokens
+        if ceiling is not None and ceiling >= self._most:
+            wish = replace(wish, num_speculative_tokens=None)
+        return self._experiences.setdefault(wish, Experience(self._experience))
 
     def _plan(self, view: SessionView, budget: int, num_sessions: int) -> Plan:
         state = self._state(view)
@@ -196,7 +208,7 @@ class CostAwareController:
         """Decide between the text's offer and nothing; the draft model may still do better."""
         state = plan.state
         if plan.budget <= 0:
-            plan.reason = NO_ROOM
+            plan.reason = TURNED_OFF if plan.view.wish.is_off else NO_ROOM
         elif state.rounds_since_step >= _ROUNDS_BETWEEN_STEPS:
             plan.reason = MEASURING
         else:
@@ -265,6 +277,8 @@ class CostAwareController:
                 length = max(length, min(1, len(plan.alive)))
             if not length and plan.reason in (TEXT_PAYS, MODEL_PAYS):
                 plan.reason = NOTHING_PAYS
+            elif plan.reason == TEXT_PAYS and plan.proposal.source == "forced":
+                plan.reason = FORCED
             plan.alive = plan.alive[:length]
             plan.proposal = replace(
                 plan.proposal.truncated(length), reason=plan.reason, plain_seconds=prices.step
@@ -281,15 +295,15 @@ class CostAwareController:
         charged = 1 + record.num_sessions * share * (measured - 1)
         state.guard.record(record.num_emitted, charged if drafted else None)
         state.rounds_since_step = state.rounds_since_step + 1 if drafted else 0
-        for averages in (state.averages, self._experience.averages):
+        for averages in (state.averages, state.experience.averages):
             averages.tokens.add(record.num_emitted)
             averages.steps.add(steps)
         if plan.draft_seconds:
             self._learn_of_model(plan, record, extra)
         if state.reads_model:
             alone = record.num_emitted / plan.text_rate if plan.draft_seconds else 1 + extra
-            self._experience.saved.add(alone - 1 - extra)
-            self._experience.tokens.add(record.num_emitted)
+            state.experience.saved.add(alone - 1 - extra)
+            state.experience.tokens.add(record.num_emitted)
 
     def _learn_of_model(self, plan: Plan, record: RoundRecord, extra_steps: float) -> None:
         state, kind = plan.state, offer_class(plan.text_worth)
@@ -304,7 +318,7 @@ class CostAwareController:
             tried = tried[: record.num_accepted]
         # half of what was expected, half of what came: the one is steadier, the other is true
         gain = (sum(plan.alive) + record.num_accepted) / 2
-        for averages in (state.averages, self._experience.averages):
+        for averages in (state.averages, state.experience.averages):
             averages.gain[kind].add(gain)
             averages.extra_steps[kind].add(extra_steps)
             for estimate in tried:

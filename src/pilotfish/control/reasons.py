@@ -1,6 +1,7 @@
 """Why a round drafted what it did, or nothing: the words that reports count."""
 
 TEXT_PAYS = "a repeat of earlier text is likely enough to pay"
+FORCED = "the grammar leaves no choice of text"
 MODEL_PAYS = "the draft model is expected to pay"
 PROBING = "trying whether the draft model pays by now"
 NOTHING_PAYS = "no draft is likely enough to pay for its row"
@@ -9,3 +10,4 @@ MODEL_DOES_NOT_PAY = "paused: the draft model is not expected to pay"
 PAUSED = "paused: drafts have lost what they may"
 MEASURING = "a plain step, to know its price"
 NO_ROOM = "no room for drafts"
+TURNED_OFF = "turned off by the request"

@@ -12,8 +12,16 @@ import numpy as np
 from pilotfish.errors import BackendError
 from pilotfish.prefixes import PrefixPool
 from pilotfish.protocols import Cache, StopRule, TargetModel
-from pilotfish.sampling import Sampler, Stream, as_history, draw, greedy_choice
-from pilotfish.types import Distribution, FloatArray, IdArray, Proposal, Segment, SessionView
+from pilotfish.sampling import Sampler, Stream, as_history, draw, greedy_choice, legal_row
+from pilotfish.types import (
+    BoolArray,
+    Distribution,
+    FloatArray,
+    IdArray,
+    Proposal,
+    Segment,
+    SessionView,
+)
 
 _CATCH_UP_CHUNK_TOKENS = 256
 
@@ -180,9 +188,8 @@ class ModelDrafter:
         if budget <= 0 or not view.allows("model"):
             return None
         request = self._request(view)
-        sampler = Sampler(
-            view.settings, view.seed, view.num_prompt_tokens, view.end_ids, view.constraint
-        )
+        # rows come to it without what the view's constraint rules out
+        sampler = Sampler(view.settings, view.seed, view.num_prompt_tokens, view.end_ids)
         unread = request.unread(view.tokens)
         if self._head is not None:
             self._extend_head(self._head, request, unread)
@@ -260,6 +267,10 @@ class ModelDrafter:
         view = draft.view
         history = as_history(view.tokens, draft.token_ids)
         try:
+            if view.constraint is not None:
+                row = self._legal(row, view.constraint.allowed(history[view.num_prompt_tokens :]))
+                if row.max() == -np.inf:  # a part of a head may lack all that may follow
+                    return False
             draft.chances.append(largest_probability(row))
             if not draft.rule.keeps(draft.chances):
                 return False
@@ -273,6 +284,9 @@ class ModelDrafter:
             return False
         return draft.rule.goes_on(draft.chances)
 
+    def _legal(self, row: FloatArray, allowed: BoolArray) -> FloatArray:
+        return legal_row(row, allowed, None if self._head is None else self._head.ids)
+
     def _choose(self, draft: _Draft, row: FloatArray, history: IdArray) -> int:
         ids = None if self._head is None else self._head.ids
         if not draft.view.needs_laws:
@@ -283,6 +297,6 @@ class ModelDrafter:
 
 
 def largest_probability(row: FloatArray) -> float:
-    """Return the largest softmax probability of a raw row [vocab]; BackendError on NaN."""
+    """Return the largest softmax probability of a row [vocab] of logits; BackendError on NaN."""
     largest = row[greedy_choice(row)]
     return 1.0 / float(np.exp(row - largest).sum(dtype=np.float64))

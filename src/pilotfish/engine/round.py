@@ -92,7 +92,7 @@ def room_for_drafts(session: Session, target: TargetModel) -> int:
     """Return how many tokens may be drafted: the round's last token needs no draft, and a pass
     has only so many rows. The context is part of `num_tokens_left`."""
     wish = session.wish
-    if session.drafting_error is not None or wish.drafter == "none":
+    if session.drafting_error is not None or wish.is_off:
         return 0
     room = max(0, min(session.num_tokens_left - 1, target.max_width - 1))
     return room if wish.num_speculative_tokens is None else min(room, wish.num_speculative_tokens)
@@ -126,11 +126,15 @@ def propose(
 
 def legal(session: Session, proposal: Proposal) -> Proposal:
     """Return the proposal up to the first token that the session's constraint rules out: no row
-    is scored after it."""
+    is scored after it.
+
+    A token that was drawn stays, to be rejected: dropped for what it is, it would bend the law of
+    the token in its place.
+    """
     if session.constraint is None or not proposal.token_ids:
         return proposal
     num_legal = session.constraint.num_legal(session.output_ids, proposal.token_ids)
-    return proposal.truncated(num_legal)
+    return proposal.truncated(num_legal + (proposal.distributions is not None))
 
 
 def verify_and_commit(session: Session, rows: FloatArray, proposal: Proposal) -> list[EmittedToken]:

@@ -23,9 +23,16 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pilotfish.errors import BackendError
+from pilotfish.errors import BackendError, ConfigError
 from pilotfish.sampling.noise import Stream, gumbel_noise, noise_key, score_bounds
-from pilotfish.types import Distribution, FloatArray, IdArray, SamplingSettings, TokenLogprobs
+from pilotfish.types import (
+    BoolArray,
+    Distribution,
+    FloatArray,
+    IdArray,
+    SamplingSettings,
+    TokenLogprobs,
+)
 
 if TYPE_CHECKING:
     from pilotfish.protocols import Constraint
@@ -229,6 +236,41 @@ def scattered(row: FloatArray, ids: IdArray) -> FloatArray:
     return whole
 
 
+def legal_row(row: FloatArray, allowed: BoolArray, ids: IdArray | None = None) -> FloatArray:
+    """Return the row [n] with -inf for the tokens that `allowed` [vocab] rules out, or lacks.
+
+    ids  [n] the token of each entry, where that is not its place
+    """
+    if ids is not None:
+        is_legal = (ids < len(allowed)) & allowed[np.minimum(ids, len(allowed) - 1)]
+        return np.where(is_legal, row, row.dtype.type(-np.inf))
+    # a draft model may lack tokens, or have some the target lacks
+    size = min(len(row), len(allowed))
+    legal = np.full(len(row), -np.inf, dtype=row.dtype)
+    np.copyto(legal[:size], row[:size], where=allowed[:size])
+    return legal
+
+
+def _legal_entries(row: FloatArray, allowed: BoolArray) -> tuple[FloatArray, IdArray | None]:
+    """Return what is left of a whole row, and the token of each entry if it has become shorter."""
+    num_allowed = np.count_nonzero(allowed)
+    # where many are left the row is quicker as a whole
+    tokens = np.flatnonzero(allowed[: len(row)]) if num_allowed < len(row) // 8 else None
+    legal = legal_row(row, allowed) if tokens is None else row[tokens]
+    if not len(legal) or legal.max() == -np.inf:
+        raise ConfigError(
+            f"no token is left to choose: {num_allowed:,} may follow here, and "
+            "logit_bias or banned_tokens rule them out",
+            hint="ban fewer tokens, or ask for another json_schema",
+        )
+    return legal, tokens
+
+
+def _only(allowed: BoolArray, token_ids: frozenset[int]) -> bool:
+    """Return whether nothing but these tokens is allowed."""
+    return int(np.count_nonzero(allowed)) == int(np.count_nonzero(allowed[list(token_ids)]))
+
+
 def token_logprobs(row: FloatArray, token_id: int, num_top: int) -> TokenLogprobs:
     """Return log-softmax of the raw row [vocab] at `token_id` and at its `num_top` largest ids.
 
@@ -258,25 +300,6 @@ class Sampler:
     end_ids: frozenset[int]
     constraint: Constraint | None = None
 
-    def adjust(self, row: FloatArray, history: IdArray) -> FloatArray:
-        """Return the row after this request's penalties, bias, minimum and banned tokens, and
-        without what its constraint rules out."""
-        adjusted = adjust_row(
-            row,
-            self.settings,
-            history,
-            num_prompt_tokens=self.num_prompt_tokens,
-            end_ids=self.end_ids,
-        )
-        if self.constraint is None:
-            return adjusted
-        allowed = self.constraint.allowed(history[self.num_prompt_tokens :].tolist())
-        # a draft model may lack tokens, or have some the target lacks
-        size = min(len(row), len(allowed))
-        legal = np.full(len(row), -np.inf, dtype=row.dtype)
-        np.copyto(legal[:size], adjusted[:size], where=allowed[:size])
-        return legal
-
     def choose(self, row: FloatArray, history: IdArray, ids: IdArray | None = None) -> int:
         """Return the token plain decoding would choose at this position."""
         key = noise_key(self.seed, len(history)) if not self.settings.greedy else 0
@@ -291,11 +314,22 @@ class Sampler:
     def _adjusted(
         self, row: FloatArray, history: IdArray, ids: IdArray | None
     ) -> tuple[FloatArray, IdArray | None]:
+        """Return the row, and the token of each entry, after this request's penalties, bias,
+        minimum and banned tokens, without what its constraint rules out."""
+        settings, end_ids = self.settings, self.end_ids
+        output = history[self.num_prompt_tokens :]
         # all of these are told by token: a row of a part becomes one of the whole for them
-        num_output_tokens = len(history) - self.num_prompt_tokens
-        if ids is not None and (self.constraint or _adjusts(self.settings, num_output_tokens)):
+        if ids is not None and (self.constraint or _adjusts(settings, len(output))):
             row, ids = scattered(row, ids), None
-        return self.adjust(row, history), ids
+        allowed = None if self.constraint is None else self.constraint.allowed(output)
+        # a reply that must end here ends, however short
+        if allowed is not None and len(output) < settings.min_tokens and _only(allowed, end_ids):
+            end_ids = frozenset()
+        num_prompt_tokens = self.num_prompt_tokens
+        row = adjust_row(
+            row, settings, history, num_prompt_tokens=num_prompt_tokens, end_ids=end_ids
+        )
+        return (row, ids) if allowed is None else _legal_entries(row, allowed)
 
     def key(self, position: int, stream: Stream, round_index: int) -> int:
         """Return the noise key of a position in a stream of this request."""
