@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from pilotfish import __version__
-from pilotfish.server import access, errors, metrics, page, routes
+from pilotfish.server import access, description, errors, metrics, page, routes
 from pilotfish.server.metrics import ServerMetrics
 from pilotfish.server.options import ServerOptions
 from pilotfish.server.service import Service
@@ -29,5 +29,6 @@ def create_app(
     if metrics_of is not None:
         app.include_router(metrics.make_router(metrics_of, service))
     errors.install(app)
+    description.install(app, needs_key=options.api_key is not None)
     access.guard(app, options)
     return app

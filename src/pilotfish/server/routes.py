@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from pilotfish.server.answers import (
+    ChatAnswer,
+    CompletionAnswer,
+    HealthAnswer,
+    ModelAnswer,
+    ModelsAnswer,
+)
 from pilotfish.server.asked import (
     chat_ids,
     chat_requests,
@@ -16,13 +23,15 @@ from pilotfish.server.asked import (
     completion_requests,
     uses_tools,
 )
-from pilotfish.server.body import read_body
+from pilotfish.server.body import parsed, read_body, validated
 from pilotfish.server.choices import ChatChoice, CompletionChoice
+from pilotfish.server.description import reply_route, responses
 from pilotfish.server.errors import ApiError, json_response, naming
 from pilotfish.server.replying import Asked, respond
 from pilotfish.server.schema import ChatRequest, CompletionRequest, ReplyRequest
 from pilotfish.server.serving import Serving
 
+T = TypeVar("T", bound=ReplyRequest)
 
 log = logging.getLogger("pilotfish.server")
 
@@ -31,39 +40,38 @@ def make_router(serving: Serving) -> APIRouter:
     """Return the routes over a service."""
     router = APIRouter()
 
-    @router.post("/v1/chat/completions")
+    @router.post("/v1/chat/completions", **reply_route(ChatRequest, ChatAnswer))
     async def create_chat_completion(request: Request) -> Response:
         """Reply to a chat."""
-        body = await read_body(request, ChatRequest)
-        serving.check_model(body.model)
-        log_prompt(serving, body)
-        # long prompts and schemas take a while; other requests are answered meanwhile
+        data = await read_body(request)
         with naming("messages"):
-            asked = await asyncio.to_thread(chat_asked, serving, body)
+            # large bodies, prompts and schemas take a while; others are answered meanwhile
+            asked = await asyncio.to_thread(chat_asked, serving, data)
             return await respond(request, serving, asked)
 
-    @router.post("/v1/completions")
+    @router.post("/v1/completions", **reply_route(CompletionRequest, CompletionAnswer))
     async def create_completion(request: Request) -> Response:
         """Complete one text or several."""
-        body = await read_body(request, CompletionRequest)
-        serving.check_model(body.model)
-        log_prompt(serving, body)
+        data = await read_body(request)
         with naming("prompt"):
-            asked = await asyncio.to_thread(completion_asked, serving, body)
+            asked = await asyncio.to_thread(completion_asked, serving, data)
             return await respond(request, serving, asked)
 
-    @router.get("/v1/models")
+    @router.get("/v1/models", responses=responses(ModelsAnswer))
     async def list_models() -> Response:
         """List the one model there is, with what is loaded."""
         return json_response({"object": "list", "data": [model(serving)]})
 
-    @router.get("/v1/models/{model_id:path}")
+    @router.get(
+        "/v1/models/{model_id:path}",
+        responses=responses(ModelAnswer, errors=(401, 403, 404)),
+    )
     async def retrieve_model(model_id: str) -> Response:
         """Describe the model."""
         serving.check_model(model_id)
         return json_response(model(serving))
 
-    @router.get("/health")
+    @router.get("/health", responses=health_responses())
     async def health() -> Response:
         """Say whether requests are taken, and what is loaded."""
         return health_response(serving)
@@ -71,14 +79,18 @@ def make_router(serving: Serving) -> APIRouter:
     return router
 
 
-def log_prompt(serving: Serving, body: ChatRequest | CompletionRequest) -> None:
-    """Write what was asked to the log, in one line, where that is wanted."""
+def checked(serving: Serving, data: bytes, kind: type[T]) -> T:
+    """Return the request a body holds, for a model that is here; ApiError otherwise."""
+    body = validated(parsed(data), kind)
+    serving.check_model(body.model)
     if serving.options.log_prompts:
         log.info("asked %s", body.model_dump_json(exclude_unset=True, ensure_ascii=True))
+    return body
 
 
-def chat_asked(serving: Serving, body: ChatRequest) -> Asked:
-    """Return what a chat asks of the service. Raises ConfigError or ApiError."""
+def chat_asked(serving: Serving, data: bytes) -> Asked:
+    """Return what the body of a chat asks of the service. Raises ConfigError or ApiError."""
+    body = checked(serving, data, ChatRequest)
     requests = chat_requests(body)
     prompt = chat_ids(body, serving.engine.tokenizer)
     choices = [
@@ -94,8 +106,9 @@ def chat_asked(serving: Serving, body: ChatRequest) -> Asked:
     return asked(body, prompts=[prompt], requests=requests, choices=choices, kind="chat.completion")
 
 
-def completion_asked(serving: Serving, body: CompletionRequest) -> Asked:
-    """Return what a completion asks of the service. Raises ConfigError or ApiError."""
+def completion_asked(serving: Serving, data: bytes) -> Asked:
+    """Return what the body of a completion asks of the service. Raises ConfigError or ApiError."""
+    body = checked(serving, data, CompletionRequest)
     requests = completion_requests(body)
     prompts = completion_ids(body, serving.engine.tokenizer)
     choices = [
@@ -133,6 +146,12 @@ def model(serving: Serving) -> dict[str, Any]:
         "context_size": serving.engine.engine.target.context_size,
         **serving.description,
     }
+
+
+def health_responses() -> dict[int | str, dict[str, Any]]:
+    """Return the answers of `/health`: it says the same where the server is not well."""
+    unwell = {"model": HealthAnswer, "description": "no requests are taken"}
+    return {**responses(HealthAnswer, errors=(403,)), 503: unwell}
 
 
 def health_response(serving: Serving) -> Response:

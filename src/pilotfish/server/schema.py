@@ -6,14 +6,18 @@ nothing here are accepted and not read; what we cannot do is refused by name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from pilotfish.server.complaints import UnknownField
 
 MOST_CHOICES = 16
 MOST_PROMPTS = 64
 MOST_STOPS = 16
 MOST_TOP_LOGPROBS = 20
+MOST_BIASES = 1024
 _INT64 = 2**63
 
 
@@ -22,13 +26,28 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
-Count = Annotated[Whole, Field(ge=1)]
+WHOLE = BeforeValidator(_whole)
+# a body of a million wrong entries is wrong once
+FIRST_FAILURE = Field(fail_fast=True)
+Count = Annotated[int, Field(ge=1), WHOLE]
 Text = Annotated[str, Field(min_length=1)]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+    UNSUPPORTED: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, value: Any) -> Any:
+        """Name the first field nobody knows: one, however many there are."""
+        if not isinstance(value, dict):
+            return value
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        for name in value:
+            if name not in known:
+                raise UnknownField(name, known=known, unsupported=cls.UNSUPPORTED)
+        return value
 
 
 class TextPart(_Strict):
@@ -38,7 +57,7 @@ class TextPart(_Strict):
     text: str
 
 
-Content = str | list[TextPart]
+Content = str | Annotated[list[TextPart], FIRST_FAILURE]
 
 
 class FunctionCall(_Strict):
@@ -54,7 +73,7 @@ class ToolCall(_Strict):
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
-    index: Whole | None = None
+    index: Annotated[int, WHOLE] | None = None
 
 
 class SystemMessage(_Strict):
@@ -79,7 +98,7 @@ class AssistantMessage(_Strict):
 
     role: Literal["assistant"]
     content: Content | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], FIRST_FAILURE] | None = None
     name: str | None = None
     refusal: str | None = None
     annotations: Any = None
@@ -166,8 +185,21 @@ class SpeculationWish(_Strict):
     """
 
     drafter: Literal["auto", "none", "suffix", "ngram", "model"] = "auto"
-    num_speculative_tokens: Annotated[Whole, Field(ge=0, le=1024)] | None = None
+    num_speculative_tokens: Annotated[int, Field(ge=0, le=1024), WHOLE] | None = None
     report: bool = False
+
+
+def _few(value: Any) -> Any:
+    """Return the value; an object of too many entries is refused before they are looked at."""
+    if isinstance(value, dict) and len(value) > MOST_BIASES:
+        raise ValueError(f"must have {MOST_BIASES} entries at most")
+    return value
+
+
+Biases = Annotated[
+    dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]],
+    Field(max_length=MOST_BIASES, json_schema_extra={"additionalProperties": False}),
+]
 
 
 class ReplyRequest(_Strict):
@@ -176,7 +208,7 @@ class ReplyRequest(_Strict):
     model: str | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    n: Annotated[Whole, Field(ge=1, le=MOST_CHOICES)] | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES), WHOLE] | None = None
     stop: Annotated[
         Text | Annotated[list[Text], Field(max_length=MOST_STOPS)] | None,
         Field(description=f"text, or a list of at most {MOST_STOPS} texts, none of them empty"),
@@ -184,19 +216,14 @@ class ReplyRequest(_Strict):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Count | None = None
-    seed: Annotated[Whole, Field(ge=-_INT64, lt=_INT64)] | None = None
+    seed: Annotated[int, Field(ge=-_INT64, lt=_INT64), WHOLE] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: (
-        dict[
-            Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]
-        ]
-        | None
-    ) = None
-    top_k: Annotated[Whole, Field(ge=-1, lt=_INT64)] | None = None
+    logit_bias: Annotated[Biases, BeforeValidator(_few)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=_INT64), WHOLE] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    min_tokens: Annotated[Whole, Field(ge=0, lt=_INT64)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, lt=_INT64), WHOLE] | None = None
     speculation: SpeculationWish | None = None
     user: Any = None
 
@@ -204,7 +231,7 @@ class ReplyRequest(_Strict):
 class ChatRequest(ReplyRequest):
     """The body of `POST /v1/chat/completions`."""
 
-    UNSUPPORTED: ClassVar = {
+    UNSUPPORTED: ClassVar[Mapping[str, str]] = {
         "functions": "use tools",
         "function_call": "use tool_choice",
         "audio": "replies are text",
@@ -214,15 +241,15 @@ class ChatRequest(ReplyRequest):
         "verbosity": "say it in the system message",
     }
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[Whole, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS), WHOLE] | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], FIRST_FAILURE] | None = None
     tool_choice: Annotated[str | dict[str, Any] | None, Field(description="auto or none")] = None
     parallel_tool_calls: bool | None = None
-    modalities: list[Literal["text"]] | None = None
+    modalities: Annotated[list[Literal["text"]], FIRST_FAILURE] | None = None
     metadata: Any = None
     prediction: Any = None
     prompt_cache_key: Any = None
@@ -233,10 +260,13 @@ class ChatRequest(ReplyRequest):
     store: Any = None
 
 
+Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]
+
+
 class CompletionRequest(ReplyRequest):
     """The body of `POST /v1/completions`."""
 
-    UNSUPPORTED: ClassVar = {
+    UNSUPPORTED: ClassVar[Mapping[str, str]] = {
         "response_format": "it belongs to /v1/chat/completions",
         "messages": "they belong to /v1/chat/completions",
         "tools": "they belong to /v1/chat/completions",
@@ -244,15 +274,12 @@ class CompletionRequest(ReplyRequest):
 
     prompt: Annotated[
         str
-        | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
-        | Annotated[list[int], Field(min_length=1)]
-        | Annotated[
-            list[Annotated[list[int], Field(min_length=1)]],
-            Field(min_length=1, max_length=MOST_PROMPTS),
-        ],
+        | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS, fail_fast=True)]
+        | Ids
+        | Annotated[list[Ids], Field(min_length=1, max_length=MOST_PROMPTS, fail_fast=True)],
         Field(description=f"text, token ids, or a list of at most {MOST_PROMPTS} of either"),
     ]
-    logprobs: Annotated[Whole, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
-    best_of: Annotated[Whole, Field(ge=1, le=MOST_CHOICES)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS), WHOLE] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MOST_CHOICES), WHOLE] | None = None
     echo: bool | None = None
     suffix: str | None = None
