@@ -255,6 +255,11 @@ class DraftWish:
             require_number("num_speculative_tokens", number, wanted, whole=True)
             require(number >= 0, "num_speculative_tokens", number, wanted)
 
+    @property
+    def is_off(self) -> bool:
+        """Return whether nobody may draft."""
+        return self.drafter == "none" or self.num_speculative_tokens == 0
+
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
@@ -275,7 +280,7 @@ class SessionView:
 
     def allows(self, drafter: str) -> bool:
         """Return whether the request may have drafts of `drafter`."""
-        return self.wish.drafter in ("auto", drafter)
+        return not self.wish.is_off and self.wish.drafter in ("auto", drafter)
 
     @property
     def num_output_tokens(self) -> int:

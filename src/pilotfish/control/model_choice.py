@@ -57,17 +57,13 @@ def draft_can_pay(costs: PairCosts, num_speculative_tokens: int) -> bool:
 class ModelChoice:
     """Decides for which requests a draft model is asked, and whether it reads their prompts.
 
-    costs       what passes cost now
-    experience  what all requests have taught
-    most        draft tokens of a round at most
+    costs  what passes cost now
+    most   draft tokens of a round at most
     """
 
-    def __init__(
-        self, drafter: GuidedDrafter, *, costs: LiveCosts, experience: Experience, most: int
-    ) -> None:
+    def __init__(self, drafter: GuidedDrafter, *, costs: LiveCosts, most: int) -> None:
         self.drafter = drafter
         self._costs = costs
-        self._experience = experience
         self._most = most
         self._context = 0
 
@@ -142,22 +138,29 @@ class ModelChoice:
         """Return the accepted tokens and the extra seconds of a round of the draft model."""
         gain, extra = prices.expected_round(_FIRST_CHANCE, plan.budget, token_seconds)
         kind = offer_class(plan.text_worth)
-        past, own = self._experience.averages, plan.state.averages
+        past, own = plan.state.experience.averages, plan.state.averages
         gain = own.gain[kind].value(past.gain[kind].value(gain))
         steps = own.extra_steps[kind].value(past.extra_steps[kind].value(extra / prices.step))
         return gain, steps * prices.step
 
     def next_chance(self, state: RequestState) -> float:
         """Return how likely the draft model's next token is, before it is drawn."""
-        past = self._experience.averages.chance.value(_FIRST_CHANCE)
+        past = state.experience.averages.chance.value(_FIRST_CHANCE)
         return min(_BEST_CHANCE, state.averages.chance.value(past))
 
-    def reading_pays(self, view: SessionView, *, num_sessions: int, num_readers: int) -> bool:
-        """Return whether the draft model should read this prompt, by what it may save later.
+    def reading_pays(
+        self, view: SessionView, experience: Experience, *, num_sessions: int, num_readers: int
+    ) -> bool:
+        """Return whether the draft model should read this prompt, by what it may save later, as
+        far as `experience` tells.
 
         So many sessions run, this one among them, and so many would share the draft model.
         """
-        experience, context = self._experience, len(view.tokens)
+        context, num_unread = len(view.tokens), self.drafter.num_unread(view)
+        if num_unread is None:
+            return False
+        ceiling = view.wish.num_speculative_tokens
+        most = self._most if ceiling is None else min(self._most, ceiling)
         num_sessions, num_readers = (
             min(num_sessions, _MOST_SHARING),
             min(num_readers, _MOST_SHARING),
@@ -166,10 +169,10 @@ class ModelChoice:
         rate = num_sessions * _FIRST_RATE / seconds[num_sessions]
         prices = Prices(seconds, num_sessions, rate).shared(num_readers)
         token_seconds = self._costs.draft(num_readers, context) / num_readers
-        gain, extra = prices.expected_round(_BEST_CHANCE, self._most, token_seconds)
+        gain, extra = prices.expected_round(_BEST_CHANCE, most, token_seconds)
         if gain <= prices.rate * extra:
             return False  # even a near-perfect draft would not pay
-        gain, extra = prices.expected_round(_FIRST_CHANCE, self._most, token_seconds)
+        gain, extra = prices.expected_round(_FIRST_CHANCE, most, token_seconds)
         # steps saved a token, as far as seen: a first guess counts as the first rounds
         saved = experience.saved.value(gain - extra / prices.step)
         saving = prices.step * saved / experience.tokens.value(1 + gain)
@@ -178,4 +181,5 @@ class ModelChoice:
         expected = experience.reply_tokens.value(_FIRST_REPLY_TOKENS)
         num_tokens = min(expected, view.num_tokens_left)
         # all sessions wait while it reads
-        return saving * num_tokens > num_sessions * self._costs.reading(context, context // 2)
+        reading = self._costs.reading(num_unread, context - num_unread // 2)
+        return saving * num_tokens > num_sessions * reading

@@ -59,15 +59,16 @@ class Averages:
 
 
 class Experience:
-    """What all requests so far have taught: where each new one begins."""
+    """What the requests so far have taught that ask the same of drafting: where each new one
+    begins. How far a source can be believed they learn together with those of `other`."""
 
-    def __init__(self) -> None:
+    def __init__(self, other: Experience | None = None) -> None:
         self.averages = Averages(fading=0.98, weight=4.0)
         # steps saved by having the draft model, and tokens, of rounds that could ask it
         self.saved, self.tokens = (Average(fading=0.99, weight=16.0) for _ in range(2))
         self.reply_tokens = Average(fading=0.9, weight=1.0)
         self.num_requests = 0
-        self._tables: dict[tuple[str, bool], Reliability] = {}
+        self._tables: dict[tuple[str, bool], Reliability] = {} if other is None else other._tables
 
     def table(self, source: str, *, greedy: bool) -> Reliability:
         """Return a table for one request that begins where experience stands. Greedy and sampled
@@ -138,6 +139,7 @@ class RequestState:
     """One request while it runs."""
 
     def __init__(self, experience: Experience, *, greedy: bool) -> None:
+        self.experience = experience
         self.averages = Averages(fading=0.9, weight=4.0)
         self.guard = LossGuard()
         self.plan: Plan | None = None
@@ -146,19 +148,18 @@ class RequestState:
         self.backoff = FIRST_BACKOFF
         self.probes_left = 0
         self.rounds_since_step = 0
-        self._experience = experience
         self._greedy = greedy
         self._tables: dict[str, Reliability] = {}
 
     def table(self, source: str) -> Reliability:
         """Return how far a source can be believed in this request."""
         if source not in self._tables:
-            self._tables[source] = self._experience.table(source, greedy=self._greedy)
+            self._tables[source] = self.experience.table(source, greedy=self._greedy)
         return self._tables[source]
 
     def rate(self) -> float:
         """Return tokens in the time of a plain round; never less than plain decoding makes."""
-        own, past = self.averages, self._experience.averages
+        own, past = self.averages, self.experience.averages
         tokens = own.tokens.value(past.tokens.value(1.3))
         return max(1.0, tokens / own.steps.value(past.steps.value(1.0)))
 
