@@ -103,6 +103,8 @@ async def while_connected(request: HttpRequest, result: Awaitable[T]) -> T:
     finally:
         for task in (made, gone):
             task.cancel()
+        # their ends are taken note of, or asyncio reports them as lost
+        await asyncio.gather(made, gone, return_exceptions=True)
 
 
 async def _hang_up(request: HttpRequest) -> None:
@@ -265,6 +267,8 @@ async def merged(generations: Sequence[Generation]) -> AsyncIterator[tuple[int, 
                 raise one
             num_left -= isinstance(one, Reply)
             yield index, one
+            # where much has piled up, others have their turn, and a hang-up is seen, in between
+            await asyncio.sleep(0)
     finally:
         for task in tasks:
             task.cancel()
