@@ -123,20 +123,20 @@ class Service:
     async def drain(self, seconds: float) -> None:
         """Refuse what is new, let what was taken end, cut off what has not after so many seconds,
         and end the thread."""
-        loop, is_over = asyncio.get_running_loop(), asyncio.Event()
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
             self._is_draining = True
-            if self._is_over:
-                return
-            self._farewells.append(partial(loop.call_soon_threadsafe, is_over.set))
+            is_over = self._is_over
+            self._farewells.append(partial(loop.call_soon_threadsafe, news.set))
         if self._thread.ident is None:
             self.start()
-        self._commands.put(self._end_when_idle)
-        try:
-            await asyncio.wait_for(is_over.wait(), seconds)
-        except TimeoutError:
-            self._commands.put(self._cut_off)
-            await is_over.wait()
+        if not is_over:
+            self._commands.put(self._end_when_idle)
+            try:
+                await asyncio.wait_for(news.wait(), seconds)
+            except TimeoutError:
+                self._commands.put(self._cut_off)
+                await news.wait()
         self._thread.join()  # it has said its last word
 
     def _job(self, prompt_ids: Sequence[int], request: Request, now: float) -> Job:
