@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pilotfish.backends.scripted import ScriptedModel, random_logits
+from pilotfish.drafters.forced import ForcedDrafter
 from pilotfish.drafters.hybrid import HybridDrafter
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.ngram import NgramDrafter
@@ -41,6 +42,7 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "suffix": SuffixDrafter,
     "model": model_drafter,
     "partial": partial_drafter,
+    "forced": lambda: ForcedDrafter(SuffixDrafter()),
     "hybrid": lambda: HybridDrafter([SuffixDrafter(), model_drafter()]),
 }
 GIVES_LAWS = {"model", "partial"}
@@ -105,7 +107,9 @@ def test_nothing_is_drafted_after_an_end_token(drafter: Drafter) -> None:
 
 def test_a_proposal_names_its_source(name: str, drafter: Drafter) -> None:
     proposal = one(drafter, view())
-    allowed = {"hybrid": {"suffix", "model"}, "partial": {"model"}}.get(name, {name})
+    allowed = {"hybrid": {"suffix", "model"}, "partial": {"model"}, "forced": {"suffix"}}.get(
+        name, {name}
+    )
     assert proposal.source in allowed
 
 

@@ -228,7 +228,10 @@ def test_a_value_of_another_kind_is_a_config_error(name: str, raw: dict[str, Any
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("stop", 3), ("system", 3), ("raw", "no"), ("logit_bias", [1]), ("banned_tokens", 3)],
+    [
+        *[("stop", 3), ("system", 3), ("raw", "no"), ("logit_bias", [1]), ("banned_tokens", 3)],
+        *[("json_schema", value) for value in ("{}", [{}], 1)],
+    ],
 )
 def test_an_option_of_another_kind_is_a_config_error(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=name):
