@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pilotfish.errors import ConfigError, PilotfishError
+from pilotfish.errors import ConfigError
 from pilotfish.grammar.library import load_library
 from pilotfish.text import Tokenizer
 
@@ -45,13 +45,13 @@ class _Tokens:
     def __call__(self, data: bytes) -> list[int]:
         """Return the tokens of a text as the model would cut it; none where it cannot.
 
-        Called from foreign code: nothing in it may raise.
+        Called from foreign code: whatever it raises would end the reply.
         """
         text = data.decode("utf-8", "ignore")
         for beginning in _BEGINNINGS:
             try:
                 ids = self._tokenizer.encode(beginning + text, parse_special=False)
-            except PilotfishError:
+            except Exception:
                 continue
             for first in range(min(4, len(ids))):
                 if b"".join(self.tokens[token] for token in ids[first:]) == data:

@@ -186,7 +186,7 @@ def test_a_tokenizer_that_puts_a_blank_first_still_gives_forced_tokens() -> None
 def test_a_tokenizer_that_cannot_write_the_text_forces_nothing() -> None:
     class Failing(ScriptedTokenizer):
         def encode(self, text: str, *, parse_special: bool) -> list[int]:
-            raise BackendError("no")
+            raise ValueError("no")
 
     tokenizer = Failing(PIECES, special=(START, END), end_ids=(END,))
     asked = JsonGrammars(tokenizer).constraint(SCHEMA)
