@@ -42,10 +42,11 @@ class Connection extends EventTarget {
     this.#isWaiting = true;
     this.#show("away", "not reachable");
     let wait = FIRST_WAIT_SECONDS;
-    while (!(await isReady())) {
+    // a server that is going may still answer at first
+    do {
       await new Promise((resolve) => setTimeout(resolve, 1000 * wait));
       wait = Math.min(2 * wait, MOST_WAIT_SECONDS);
-    }
+    } while (!(await isReady()));
     this.#isWaiting = false;
     // another server may have taken the place of the first
     this.info = null;

@@ -85,6 +85,7 @@ export class ReplyView {
   }
 
   #move(event) {
+    if (event.key === "Escape") hideDetails();
     const step = STEPS[event.key];
     const span = event.target.closest?.(".token");
     if (step === undefined || !span) return;
