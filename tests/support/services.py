@@ -36,7 +36,9 @@ VOCAB = len(PIECES)
 
 def words(*ends: int) -> ScriptedTokenizer:
     """Return a tokenizer of `PIECES` whose replies end with `ends`, the last piece if none."""
-    return ScriptedTokenizer(PIECES, special=(END,), end_ids=ends or (END,))
+    tokenizer = ScriptedTokenizer(PIECES, special=(END,), end_ids=(END,))
+    tokenizer.end_ids = frozenset(ends or (END,))
+    return tokenizer
 
 
 def cached(logits: LogitsFunction, memory: int = 2) -> LogitsFunction:
