@@ -83,6 +83,7 @@ class Reply:
                 "prompt_tokens": usage.prompt_tokens,
                 "completion_tokens": usage.completion_tokens,
                 "total_tokens": usage.total_tokens,
+                "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
             },
             "stats": self.stats.to_dict(),
             "exactness": dict(self.exactness),
@@ -102,7 +103,7 @@ def logprobs_dict(token: EmittedToken) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the loaded parts say of themselves, for replies."""
+    """What the loaded parts say of themselves, for replies; `drafters` names who can draft."""
 
     exactness: Mapping[str, Any] = field(default_factory=dict)
     models: Mapping[str, Any] = field(default_factory=dict)
@@ -111,6 +112,7 @@ class Facts:
     draft_size: ModelSize | None = None
     speculation_on: bool = False
     speculation_reason: str = ""
+    drafters: tuple[str, ...] = ()
 
 
 class RunningReply:
@@ -312,6 +314,8 @@ class TextEngine:
             session.records,
             on=self.facts.speculation_on,
             reason=self.facts.speculation_reason,
+            drafters=self.facts.drafters,
+            wish=session.wish,
             error=session.drafting_error,
         )
         return Reply(

@@ -15,7 +15,7 @@ from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.drafters.none import NoDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.protocols import Drafter
-from pilotfish.types import Proposal, SamplingSettings, SessionView
+from pilotfish.types import DraftWish, Proposal, SamplingSettings, SessionView
 from support.partial_head import PartialHead, PartialModel
 
 VOCAB = 12
@@ -67,6 +67,7 @@ def view(
     settings: SamplingSettings = SAMPLED,
     round_index: int = 0,
     needs_laws: bool = False,
+    wish: DraftWish | None = None,
 ) -> SessionView:
     return SessionView(
         request_id,
@@ -77,6 +78,7 @@ def view(
         round_index,
         frozenset({END}),
         needs_laws,
+        wish=wish or DraftWish(),
     )
 
 
@@ -218,4 +220,40 @@ def test_the_draft_models_cache_is_given_back() -> None:
     assert len(model.open_caches) == 2
     for request_id in (1, 2):
         drafter.forget(request_id)
+    assert not model.open_caches
+
+
+NOBODY = [DraftWish(drafter="none"), DraftWish(num_speculative_tokens=0)]
+
+
+@pytest.mark.parametrize(
+    "wish", [*NOBODY, *(DraftWish(drafter=one) for one in ("suffix", "ngram", "model"))]
+)
+def test_only_whom_the_request_allows_proposes_to_it(
+    name: str, drafter: Drafter, wish: DraftWish
+) -> None:
+    drafts_from = {"partial": {"model"}, "forced": {"suffix"}, "hybrid": {"suffix", "model"}}
+    allowed = drafts_from.get(name, {name}) & ({wish.drafter} if wish not in NOBODY else set())
+    views = [view(request_id=1, wish=wish), view(request_id=2)]
+    for each in views:
+        while drafter.prepare(each):
+            pass
+    narrowed, free = drafter.propose(views, [4, 4])
+    assert {narrowed.source} == (allowed or {"none"})
+    assert bool(narrowed.token_ids) == bool(allowed)
+    assert bool(free.token_ids) == (name != "none")
+    for request_id in (1, 2):
+        drafter.forget(request_id)
+
+
+@pytest.mark.parametrize("wish", [*NOBODY, DraftWish(drafter="suffix")])
+def test_a_draft_model_that_may_not_draft_reads_nothing_and_takes_no_place(
+    wish: DraftWish,
+) -> None:
+    model = ScriptedModel(random_logits(VOCAB), vocab_size=VOCAB)
+    drafter = HybridDrafter([SuffixDrafter(), ModelDrafter(model, vocab_size=VOCAB)])
+    unlike = [1, 2, 3, 4, 5]  # repeats nothing, so that the suffix has no offer
+    assert not drafter.prepare(view(unlike, wish=wish))
+    assert one(drafter, view(unlike, wish=wish)) == Proposal.empty()
+    assert model.log.evaluations == []
     assert not model.open_caches

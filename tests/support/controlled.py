@@ -17,6 +17,7 @@ from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.none import NoDrafter
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.session import Session
+from pilotfish.prefixes import PrefixPool
 from pilotfish.types import FloatArray
 from support.engines import finish
 
@@ -87,10 +88,12 @@ def controlled(
     believed: float = 1.0,
     disturbance: Callable[[], float] = lambda: 1.0,
     num_speculative_tokens: int = 16,
+    keeps: bool = False,
 ) -> Controlled:
     """Return an engine with a draft model if it is to take `draft_seconds` a token, and a text
     drafter if one is given. What the controller believes all to cost is `believed` of the truth;
-    each pass of the target takes `disturbance` times as long as it should."""
+    each pass of the target takes `disturbance` times as long as it should. `keeps` is whether the
+    draft model keeps what it has read."""
     clock = FakeClock()
     target = ScriptedModel(
         target_logits,
@@ -108,7 +111,8 @@ def controlled(
             clock=clock,
             costs=ScriptedCosts(step_seconds=draft_seconds),
         )
-        model = ModelDrafter(draft, vocab_size=VOCAB)
+        prefixes = PrefixPool(draft, most_sequences=2 if keeps else 0)
+        model = ModelDrafter(draft, vocab_size=VOCAB, prefixes=prefixes)
         draft_curve = CostCurve.flat(believed * draft_seconds)
     controller = CostAwareController(
         PairCosts(target=curve.scaled(believed), draft=draft_curve),

@@ -6,26 +6,50 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from pilotfish.types import RoundRecord
+from pilotfish.types import DraftWish, RoundRecord
 
+TURNED_OFF = "turned off by the request"
 # the reason given for a reply is that of most of its last rounds
 _LAST_ROUNDS = 16
 
 
 def speculation_dict(
-    rounds: Sequence[RoundRecord], *, on: bool, reason: str, error: Exception | None = None
+    rounds: Sequence[RoundRecord],
+    *,
+    on: bool,
+    reason: str,
+    drafters: Sequence[str] = (),
+    wish: DraftWish | None = None,
+    error: Exception | None = None,
 ) -> dict[str, Any]:
     """Return `stats.speculation`: whether drafting was on, why, and the rounds by decision.
 
     on, reason  what was configured; a controller that gives reasons of its own is asked instead
+    drafters    who can draft, where that is known
+    wish        what the request asked of drafting, which is told where it narrowed it
     error       of a drafter that failed, which turned drafting off
     """
+    wish = wish or DraftWish()
+    told = most_frequent([r.reason for r in rounds[-_LAST_ROUNDS:] if r.reason]) or reason
     if error is not None:
         on, reason = False, f"the drafter failed: {error}"
+    elif on and wish.is_off:
+        on, reason = False, TURNED_OFF
+    elif on and drafters and wish.drafter not in ("auto", *drafters):
+        on, reason = False, f"the request allows drafts of {wish.drafter}, which are not there"
     else:
-        reason = most_frequent([r.reason for r in rounds[-_LAST_ROUNDS:] if r.reason]) or reason
+        reason = "; ".join(filter(None, [told, _narrowing(wish) if on else ""]))
     decisions = Counter(r.reason for r in rounds if r.reason)
     return {"on": on, "reason": reason, "decisions": dict(decisions.most_common())}
+
+
+def _narrowing(wish: DraftWish) -> str:
+    """Return what a request allows, or nothing where it allows all there is."""
+    drafter = "" if wish.drafter == "auto" else f"drafts of {wish.drafter} only"
+    number = wish.num_speculative_tokens
+    ceiling = "" if number is None else f"at most {number} tokens a round"
+    allowed = ", ".join(filter(None, [drafter, ceiling]))
+    return allowed and f"the request allows {allowed}"
 
 
 def most_frequent(reasons: Sequence[str]) -> str:

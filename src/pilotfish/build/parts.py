@@ -189,6 +189,13 @@ def make_drafter(
     return HybridDrafter([text, make_model_drafter(target, draft, prefixes)])
 
 
+def possible_drafters(speculation: SpeculationConfig, *, has_draft_model: bool) -> tuple[str, ...]:
+    """Return who can draft under the configuration; nobody where that is `none`."""
+    if speculation.drafter == "auto":
+        return ("suffix", "model") if has_draft_model else ("suffix",)
+    return () if speculation.drafter == "none" else (speculation.drafter,)
+
+
 def make_model_drafter(
     target: TargetModel, draft: TargetModel, prefixes: PrefixPool | None = None
 ) -> ModelDrafter:
@@ -212,6 +219,7 @@ def make_facts(pair: ModelPair, speculation: SpeculationConfig, notices: list[st
         notices=tuple(notices),
         speculation_on=not off,
         speculation_reason="turned off" if off else f"{kind}: up to {number} tokens a round",
+        drafters=() if off else possible_drafters(speculation, has_draft_model=draft is not None),
         target_size=pair.target_size,
         draft_size=pair.draft_size,
     )

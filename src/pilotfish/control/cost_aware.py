@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pilotfish.accounting.cost_curve import PairCosts
+from pilotfish.accounting.decisions import TURNED_OFF
 from pilotfish.control.choice import Prices, survivals
 from pilotfish.control.live_costs import LiveCosts
 from pilotfish.control.model_choice import ModelChoice
@@ -21,7 +22,6 @@ from pilotfish.control.reasons import (
     PAUSED,
     PROBING,
     TEXT_PAYS,
-    TURNED_OFF,
 )
 from pilotfish.control.request_state import (
     Experience,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pilotfish.accounting.decisions import most_frequent, speculation_dict
-from pilotfish.types import RoundRecord
+from pilotfish.types import DraftWish, RoundRecord
 
 
 def rounds(*reasons: str) -> list[RoundRecord]:
@@ -42,3 +44,53 @@ def test_of_equally_frequent_reasons_the_latest_is_told() -> None:
     assert most_frequent([]) == ""
     assert most_frequent(["a", "b"]) == "b"
     assert most_frequent(["a", "b", "a", "b", "a"]) == "a"
+
+
+@pytest.mark.parametrize(
+    ("wish", "on", "reason"),
+    [
+        (DraftWish(), True, "fixed"),
+        (DraftWish(drafter="none"), False, "turned off by the request"),
+        (DraftWish(num_speculative_tokens=0), False, "turned off by the request"),
+        (
+            DraftWish(drafter="suffix"),
+            True,
+            "fixed; the request allows drafts of suffix only",
+        ),
+        (
+            DraftWish(num_speculative_tokens=3),
+            True,
+            "fixed; the request allows at most 3 tokens a round",
+        ),
+        (
+            DraftWish(drafter="model", num_speculative_tokens=3),
+            True,
+            "fixed; the request allows drafts of model only, at most 3 tokens a round",
+        ),
+        (
+            DraftWish(drafter="ngram"),
+            False,
+            "the request allows drafts of ngram, which are not there",
+        ),
+    ],
+)
+def test_what_a_request_asked_is_told_where_it_narrowed_drafting(
+    wish: DraftWish, on: bool, reason: str
+) -> None:
+    drafters = ("suffix", "model")
+    told = speculation_dict([], on=True, reason="fixed", drafters=drafters, wish=wish)
+    assert told == {"on": on, "reason": reason, "decisions": {}}
+    # an engine that drafts nothing says so, whatever was asked
+    told = speculation_dict([], on=False, reason="turned off", wish=wish)
+    assert told == {"on": False, "reason": "turned off", "decisions": {}}
+    broken = speculation_dict([], on=True, reason="", wish=wish, error=RuntimeError("broke"))
+    assert broken["reason"] == "the drafter failed: broke"
+
+
+def test_where_it_is_not_known_who_drafts_a_wish_is_taken_at_its_word() -> None:
+    told = speculation_dict([], on=True, reason="", wish=DraftWish(drafter="ngram"))
+    assert told == {
+        "on": True,
+        "reason": "the request allows drafts of ngram only",
+        "decisions": {},
+    }
