@@ -60,7 +60,7 @@ class Publisher:
         except Exception as error:  # of the text; the next step ends it
             ticket.running.session.fail(error)
             return News(ticket, None, has_ended=False)
-        if piece is not None and piece.tokens and ticket.first_token_seconds is None:
+        if piece is not None and ticket.first_token_seconds is None:
             ticket.first_token_seconds = now - ticket.job.arrived_at
         return News(ticket, piece, has_ended=False)
 

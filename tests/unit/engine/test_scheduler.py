@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pilotfish.backends.scripted import FakeClock, ScriptedModel, random_logits
+from pilotfish.backends.scripted import FakeClock, ScriptedCache, ScriptedModel, random_logits
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.none import NoDrafter
@@ -222,15 +222,19 @@ def test_a_failing_pass_ends_those_in_it_and_nobody_else(failing_pass: int) -> N
 
 
 class Broken(PassLog):
-    """A model that breaks once in a way that nobody foresaw."""
+    """A model that breaks once in a way that nobody foresaw, and leaves nonsense in the caches."""
 
     is_broken = False
 
     def forward(self, segments: Sequence[Segment]) -> Any:
+        rows = super().forward(segments)
         if self.is_broken:
             self.is_broken = False
+            for segment in segments:
+                assert isinstance(segment.cache, ScriptedCache)
+                segment.cache.tokens = [(token + 1) % VOCAB for token in segment.cache.tokens]
             raise ZeroDivisionError("a fault of ours")
-        return super().forward(segments)
+        return rows
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
@@ -301,6 +305,20 @@ def test_what_is_cancelled_is_not_evaluated_again_and_is_given_back_once(steps: 
     assert gone.session is None or gone.session.stop_reason == StopReason.CANCELLED
     assert [output(each) for each in jobs[1:]] == [alone((1, 2)), alone((3, 4))]
     assert model.open_caches == set()
+
+
+def test_a_prompt_is_not_read_on_when_its_job_was_cancelled_in_the_round_before() -> None:
+    drafter = FunctionDrafter(lambda view, budget: gone.cancel() or [])  # type: ignore[func-returns-value]
+    engine = engine_on(model := PassLog(), drafter=drafter)
+    scheduler = Scheduler(engine, max_running=2)
+    first, gone = job(engine, (1, 2)), job(engine, long_prompt(300))
+    scheduler.add([first, gone])
+    scheduler.step()
+    scheduler.step()
+    assert model.num_prompt_tokens == 1
+    run(scheduler)
+    assert output(first) == alone((1, 2))
+    assert model.num_prompt_tokens == 1
 
 
 def test_a_job_ends_when_its_time_is_over_wherever_it_is() -> None:
@@ -390,12 +408,12 @@ def test_a_draft_model_reads_a_common_prompt_once_too() -> None:
         draft, vocab_size=VOCAB, prefixes=PrefixPool(draft, most_sequences=4), min_survival=0.0
     )
     engine = engine_on(model := PassLog(), drafter=drafter, kept=4)
-    prompt = long_prompt(400)
+    prompt = long_prompt(900)
     jobs = [job(engine, prompt) for _ in range(4)]
     run(Scheduler(engine, max_running=4), *jobs)
     assert [output(each) for each in jobs] == [alone(prompt)] * 4
-    assert model.num_prompt_tokens == 399
-    assert draft.num_prompt_tokens == 399
+    assert model.num_prompt_tokens == 899
+    assert draft.num_prompt_tokens == 899
 
 
 def test_the_same_calls_give_the_same_steps() -> None:

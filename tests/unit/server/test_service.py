@@ -661,6 +661,9 @@ def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any]) -> None:
         ServiceLimits(**limits)
 
 
+NUM_REQUESTS = 70
+
+
 @pytest.mark.parametrize("num_clients", [2, 4, 16])
 def test_every_request_of_a_crowd_that_comes_and_goes_is_answered(num_clients: int) -> None:
     generator = random.Random(num_clients)
@@ -698,13 +701,13 @@ def test_every_request_of_a_crowd_that_comes_and_goes_is_answered(num_clients: i
         engine = serving_engine(target, drafter=drafter, num_drafts=2, kept=2)
         limits = {"max_running": 4, "max_waiting": 11}
         async with serving(engine, watcher=watcher, **limits) as service:
-            numbers = [range(i, 200, num_clients) for i in range(num_clients)]
+            numbers = [range(i, NUM_REQUESTS, num_clients) for i in range(num_clients)]
             await asyncio.gather(*(client(service, each) for each in numbers))
         assert len(target.threads) == len(draft.threads) == 1
-        assert len(outcomes) == 200
-        assert outcomes.count("answered") > 100
+        assert len(outcomes) == NUM_REQUESTS
+        assert outcomes.count("answered") > NUM_REQUESTS / 2
         assert watcher.num_accepted == len(watcher.outcomes)
-        assert watcher.num_accepted + len(watcher.refusals) == 200
+        assert watcher.num_accepted + len(watcher.refusals) == NUM_REQUESTS
         engine.engine.prefixes.clear()
         assert target.open_caches == set()
 
