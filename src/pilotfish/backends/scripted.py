@@ -232,21 +232,30 @@ class ScriptedTokenizer:
         self.eos_text = pieces[min(end_ids)].decode() if end_ids else ""
         self.special_texts = tuple(pieces[i].decode() for i in sorted(self._special))
         self.kind = "scripted"
+        # the longest piece first, the lowest id among equals
+        self._by_first_byte: dict[int, list[int]] = {}
+        for i in sorted(range(len(pieces)), key=lambda i: (-len(pieces[i]), i)):
+            if pieces[i]:
+                self._by_first_byte.setdefault(pieces[i][0], []).append(i)
 
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
         """Return the ids of the text; BackendError if a byte has no token."""
-        data, ids = text.encode(), []
-        while data:
-            fitting = [
-                (len(piece), i)
-                for i, piece in enumerate(self._pieces)
-                if piece and data.startswith(piece) and (parse_special or i not in self._special)
-            ]
-            if not fitting:
-                raise BackendError(f"no token begins {data[:8]!r}")
-            length, token = max(fitting, key=lambda entry: (entry[0], -entry[1]))
+        data, ids = text.encode(), list[int]()
+        position = 0
+        while position < len(data):
+            token = next(
+                (
+                    i
+                    for i in self._by_first_byte.get(data[position], ())
+                    if data.startswith(self._pieces[i], position)
+                    and (parse_special or i not in self._special)
+                ),
+                None,
+            )
+            if token is None:
+                raise BackendError(f"no token begins {data[position : position + 8]!r}")
             ids.append(token)
-            data = data[length:]
+            position += len(self._pieces[token])
         return ids
 
     def token_bytes(self, token_id: int) -> bytes:

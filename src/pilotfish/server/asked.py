@@ -79,6 +79,9 @@ def chat_requests(body: ChatRequest) -> list[Request]:
     if body.logprobs:
         options["logprobs"] = body.top_logprobs or 0
     if (schema := _schema(body)) is not None:
+        if uses_tools(body):
+            message = "response_format would leave no room for tool calls (leave one of both out)"
+            raise ApiError(400, message, param="response_format", code="invalid_value")
         options["json_schema"] = schema
     if uses_tools(body) and body.parallel_tool_calls is False:
         stops = options.get("stop", ())

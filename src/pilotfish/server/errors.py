@@ -115,11 +115,12 @@ def api_error(error: Exception, *, param: str | None = None) -> ApiError:
 
 
 @contextmanager
-def naming(param: str) -> Iterator[None]:
-    """Turn what is wrong with a prompt into an answer that names the field it came in."""
+def naming(param: str, kind: type[ConfigError] = PromptError) -> Iterator[None]:
+    """Turn what is wrong with a prompt, or with what else is of that kind, into an answer that
+    names the field it came in."""
     try:
         yield
-    except PromptError as error:
+    except kind as error:
         raise api_error(error, param=param) from error
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from pilotfish.errors import ConfigError
 from pilotfish.server.answers import (
     ChatAnswer,
     CompletionAnswer,
@@ -92,6 +93,8 @@ def chat_asked(serving: Serving, data: bytes) -> Asked:
     """Return what the body of a chat asks of the service. Raises ConfigError or ApiError."""
     body = checked(serving, data, ChatRequest)
     requests = chat_requests(body)
+    with naming("response_format", ConfigError):
+        serving.engine.prepare_grammar(requests[0])
     prompt = chat_ids(body, serving.engine.tokenizer)
     choices = [
         ChatChoice(
