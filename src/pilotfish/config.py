@@ -144,7 +144,8 @@ class EngineConfig:
     """Everything `build.load_engine` needs.
 
     max_sessions    replies that may be made at once
-    kept_sequences  texts of ended requests whose caches are kept for requests that begin alike
+    kept_sequences  texts of ended requests whose caches are kept for requests that begin alike; one
+                    of them gives its place up to the last reply that may be made at once
     kept_tokens     tokens of all of them together, which bounds their memory
     """
 
@@ -165,8 +166,9 @@ class EngineConfig:
 
     @property
     def num_places(self) -> int:
-        """Return how many sequences each model must hold at once."""
-        return self.max_sessions + self.kept_sequences
+        """Return how many sequences each model must hold at once: one kept one is handed on, or
+        dropped, when all others are in use, so that a chat needs no more memory than one reply."""
+        return self.max_sessions + max(0, self.kept_sequences - 1)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> EngineConfig:

@@ -140,6 +140,39 @@ def test_copies_that_come_and_go_hold_no_memory(
         assert growth(copies, rounds=10, warm_up=1).resident_bytes < 2**20
 
 
+@pytest.mark.parametrize("backend", ["native", "llama"])
+def test_memory_is_said_to_be_needed_for_what_may_be_kept(
+    files: tuple[Path, Path], backend: str
+) -> None:
+    """Native caches grow with their use, so that a limit of tokens is one of memory; llama.cpp
+    sets a context aside for each sequence."""
+
+    def needed(sessions: int, kept: int, tokens: int = 10_000) -> int:
+        config = EngineConfig(
+            target=ModelConfig(
+                reference=str(files[0]),
+                backend=backend,
+                context_size=CONTEXT,
+                threads=1,
+                cache_type="f32",
+            ),
+            speculation=SpeculationConfig(drafter="none"),
+            max_sessions=sessions,
+            kept_sequences=kept,
+            kept_tokens=tokens,
+        )
+        with load_engine(config) as loaded:
+            memory: int = loaded.facts.models["target"]["memory_bytes"]
+        return memory
+
+    alone, context = needed(2, 0), needed(3, 0) - needed(2, 0)
+    # the first kept text lies in the place of a reply that is not made
+    assert needed(2, 1) == alone
+    assert needed(2, 4) == alone + 3 * context
+    limited = needed(2, 4, tokens=CONTEXT // 4) - alone
+    assert limited == (context // 4 if backend == "native" else 3 * context)
+
+
 def test_a_model_that_cannot_forget_keeps_nothing_and_answers(tmp_path: Path) -> None:
     path = write_tiny(tmp_path / "recurrent.gguf", recurrent=True, context=CONTEXT)
     with engine((path, path), "auto", "none", kept=2) as keeping:

@@ -296,12 +296,15 @@ def test_a_reply_is_the_documented_json() -> None:
         "text", "token_ids", "finish_reason", "seed", "usage", "stats", "exactness", "models",
         "logprobs",
     }  # fmt: skip
-    assert document["usage"] == {"prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9}
+    assert document["usage"] == {
+        "prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }  # fmt: skip
     assert document["stats"].keys() == {
         "rounds", "drafted", "accepted", "emitted", "tokens_per_round", "acceptance_rate",
         "accepted_per_position", "prefill_seconds", "decode_seconds", "draft_seconds",
         "target_seconds", "overhead_seconds", "draft_prefill_seconds", "tokens_per_second",
-        "by_drafter", "speculation", "tried_per_position", "costs",
+        "by_drafter", "speculation", "tried_per_position", "costs", "plain_seconds_estimate",
     }  # fmt: skip
     assert document["stats"]["by_drafter"]["model"].keys() == {"rounds", "drafted", "accepted"}
     assert document["stats"]["costs"].keys() == {"latency", "compute", "serving"}

@@ -199,6 +199,12 @@ def load_model(
         "cache_type": config.cache_type,
     }
     if choice.backend == "native":
+        from pilotfish.backends import native
+
+        assert choice.header is not None, "it was read to choose"
+        context_size = config.context_size or native.default_context(choice.header)
+        # pages of caches grow with their use, and kept ones are limited together
+        sizes["most_cached_tokens"] = engine.max_sessions * context_size + engine.kept_tokens
         if as_draft:
             sizes["head_size"] = engine.speculation.draft_head_size
             sizes["requantize"] = engine.speculation.draft_requantize

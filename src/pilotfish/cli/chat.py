@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from pilotfish.cli.arguments import with_options
@@ -42,6 +43,8 @@ def chat(*, engine: EngineOptions, reply: ReplyOptions, output: OutputOptions) -
     if reply.raw:
         raise ConfigError("--raw has no meaning in a chat", hint="use pilotfish generate --raw")
     config = engine.engine_config()
+    # a turn begins with all turns before it
+    config = replace(config, kept_sequences=max(1, config.kept_sequences))
     options = reply.request_options()
     with loaded(config) as text_engine:
         conversation = Conversation(text_engine, options, output)

@@ -183,6 +183,8 @@ def stats_lines(reply: Reply, *, sampled: bool) -> list[str]:
     if stats.tokens_per_round is not None:
         first.append(f"{stats.tokens_per_round:.2f} tokens per round")
     second = [f"drafts accepted: {drafts_by_source(reply)}"]
+    if cached := reply.usage.cached_tokens:
+        second.append(f"{cached} of {reply.usage.prompt_tokens} prompt tokens were read before")
     if sampled:
         second.append(f"seed {reply.seed}")
     if level := reply.exactness.get("level"):

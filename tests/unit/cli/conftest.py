@@ -21,6 +21,7 @@ from pilotfish.drafters.none import NoDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.engine.engine import Engine
 from pilotfish.generation import Facts, TextEngine
+from pilotfish.prefixes import PrefixPool
 from pilotfish.types import FloatArray
 
 START, END = 256, 257
@@ -59,10 +60,19 @@ class ScriptedProgram:
             config.speculation.drafter, SuffixDrafter
         )
         model = ScriptedModel(
-            self.logits, vocab_size=len(TOKENS), context_size=self.context_size, max_sessions=1
+            self.logits,
+            vocab_size=len(TOKENS),
+            context_size=self.context_size,
+            max_sessions=config.num_places,
         )
+        prefixes = PrefixPool(model, most_sequences=config.kept_sequences)
         return TextEngine(
-            Engine(target=model, drafter=drafter(), controller=FixedController(8)),
+            Engine(
+                target=model,
+                drafter=drafter(),
+                controller=FixedController(8),
+                prefixes=prefixes,
+            ),
             self.tokenizer,
             facts=Facts(
                 exactness={"level": "bit-identical", "checked_widths": [1, 2]},

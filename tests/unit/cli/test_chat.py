@@ -67,3 +67,16 @@ def test_json_prints_the_conversation_once(run: Run) -> None:
         document["messages"][1]["content"],
         document["messages"][3]["content"],
     ]
+
+
+def test_a_turn_does_not_read_the_turns_before_it_again(run: Run, program: ScriptedProgram) -> None:
+    document = json.loads(run("chat", "--json", stdin=b"hello\nmore\n/clear\nhello").out)
+    first, second, third = (reply["usage"] for reply in document["replies"])
+    assert first["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert second["prompt_tokens_details"]["cached_tokens"] >= first["total_tokens"] - 1
+    # what was said before the conversation was cleared was begun alike
+    assert third["prompt_tokens_details"]["cached_tokens"] == first["prompt_tokens"] - 1
+    # and all that in the memory of one reply
+    assert [config.num_places for config in program.configs] == [1]
+    told = run("chat", stdin=b"hello\n/stats\nmore\n/stats\n").err
+    assert told.count("prompt tokens were read before") == 1

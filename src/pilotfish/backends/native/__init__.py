@@ -11,7 +11,14 @@ library.py      the only place that loads `pilotfish_native`
 from pilotfish.backends.native.cache import NativeCache
 from pilotfish.backends.native.description import unsupported_reason
 from pilotfish.backends.native.library import missing_reason
-from pilotfish.backends.native.loading import CACHE_TYPES
+from pilotfish.backends.native.loading import CACHE_TYPES, default_context
 from pilotfish.backends.native.model import NativeModel
 
-__all__ = ["CACHE_TYPES", "NativeCache", "NativeModel", "missing_reason", "unsupported_reason"]
+__all__ = [
+    "CACHE_TYPES",
+    "NativeCache",
+    "NativeModel",
+    "default_context",
+    "missing_reason",
+    "unsupported_reason",
+]

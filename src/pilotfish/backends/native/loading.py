@@ -29,10 +29,14 @@ _SCRATCH_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """How to open a model; `head_size` and `requantize` are for drafts."""
+    """How to open a model; `head_size` and `requantize` are for drafts.
+
+    `most_cached_tokens` is what all sequences together hold at most; 0: all their contexts, full.
+    """
 
     context_size: int
     max_sessions: int
+    most_cached_tokens: int
     threads: int
     cache_type: str
     instructions: str
@@ -84,7 +88,10 @@ def needed_bytes(header: GgufHeader, options: LoadOptions, *, weight_bytes: int 
         head_rows=options.head_size,
         requantize=options.requantize,
     )
-    caches = print_of.cache_bytes_per_token * options.context_size * options.max_sessions
+    cached_tokens = options.context_size * options.max_sessions
+    if options.most_cached_tokens:
+        cached_tokens = min(cached_tokens, options.most_cached_tokens)
+    caches = print_of.cache_bytes_per_token * cached_tokens
     rows = 4 * header.vocabulary_size * MAX_WIDTH
     return (weight_bytes or print_of.weight_bytes) + caches + rows + _SCRATCH_BYTES
 

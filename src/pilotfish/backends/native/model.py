@@ -55,6 +55,7 @@ class NativeModel:
         *,
         context_size: int | None = None,
         max_sessions: int = 1,
+        most_cached_tokens: int = 0,
         threads: int | None = None,
         cache_type: str = "f16",
         instructions: str = "auto",
@@ -66,6 +67,9 @@ class NativeModel:
 
         context_size     tokens one sequence may hold; None: as trained, at most 4096
         max_sessions     sequences that may be open at once
+        most_cached_tokens
+                         what all of them together hold at most, for what is said to be needed of
+                         memory, which grows with their use; 0: all contexts, full
         threads          None: the physical cores given to this process
         cache_type       f16 or f32
         instructions     auto: the fastest this processor has
@@ -82,6 +86,7 @@ class NativeModel:
         self._options = LoadOptions(
             context_size=default_context(header) if context_size is None else context_size,
             max_sessions=max_sessions,
+            most_cached_tokens=most_cached_tokens,
             threads=default_threads() if threads is None else threads,
             cache_type=cache_type,
             instructions=instructions,
