@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,11 +17,13 @@ from fastapi import FastAPI
 
 from pilotfish.backends.scripted import ScriptedTokenizer, random_logits
 from pilotfish.generation import TextEngine
+from pilotfish.server.answers import ChatAnswer, CompletionAnswer
 from pilotfish.server.app import create_app
 from pilotfish.server.metrics import ServerMetrics
 from pilotfish.server.options import ServerOptions
 from pilotfish.server.service import Service, ServiceLimits
 from pilotfish.types import FloatArray
+from support.drafters import FunctionDrafter, oracle
 from support.text_engines import END, START, text_engine
 
 MODEL = "parrot"
@@ -167,3 +169,33 @@ def message_of(documents: list[dict[str, Any]], index: int = 0) -> dict[str, Any
 def choices_of(documents: list[dict[str, Any]], index: int = 0) -> list[dict[str, Any]]:
     """Return the parts of one choice of a stream, in order."""
     return [one for part in documents for one in part["choices"] if one["index"] == index]
+
+
+def knowing(reply: Sequence[int], errs_every: int = 0) -> FunctionDrafter:
+    """Return a drafter that knows the reply; wrong at every `errs_every`-th token (0: never)."""
+    return oracle(reply, errs_every=errs_every, vocab_size=VOCAB)
+
+
+def post(app: FastAPI, path: str, **body: Any) -> dict[str, Any]:
+    """Return the reply to a request, which must have the form the API describes."""
+    answer = ask(app, "POST", path, json=body)
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json()
+    (ChatAnswer if path == CHAT else CompletionAnswer).model_validate(document)
+    return document
+
+
+def stream(app: FastAPI, path: str, **body: Any) -> list[dict[str, Any]]:
+    """Return the chunks of a streamed reply."""
+    answer = ask(app, "POST", path, json={**body, "stream": True})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    return events(answer)
+
+
+def said(document: dict[str, Any], index: int = 0) -> str:
+    """Return the text of a choice."""
+    choice = document["choices"][index]
+    text = choice["text"] if "text" in choice else choice["message"]["content"]
+    assert isinstance(text, str)
+    return text
