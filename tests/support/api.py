@@ -89,8 +89,10 @@ def served(
     metrics = ServerMetrics()
     service = Service(engine or parrot_engine(), ServiceLimits(**limits), watcher=metrics)
     service.start()
+    app = create_app(service, options or ServerOptions(model_name=MODEL), metrics_of=metrics)
+    app.state.service = service
     try:
-        yield create_app(service, options or ServerOptions(model_name=MODEL), metrics_of=metrics)
+        yield app
     finally:
         asyncio.run(service.drain(0))
 
