@@ -20,6 +20,7 @@ from pilotfish.backends.native import NativeModel
 from pilotfish.backends.scripted import ScriptedModel, ScriptedTokenizer, random_logits
 from pilotfish.control.cost_aware import CostAwareController
 from pilotfish.control.fixed import FixedController
+from pilotfish.drafters.forced import ForcedDrafter
 from pilotfish.drafters.hybrid import HybridDrafter
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.ngram import NgramDrafter
@@ -124,6 +125,7 @@ PARTS: dict[str, tuple[Callable[[Path], Any], Callable[[Any], None]]] = {
     "NgramDrafter": (lambda path: NgramDrafter(), drafter_uses),
     "SuffixDrafter": (lambda path: SuffixDrafter(), drafter_uses),
     "ModelDrafter": (lambda path: ModelDrafter(scripted_model(), vocab_size=8), drafter_uses),
+    "ForcedDrafter": (lambda path: ForcedDrafter(NoDrafter()), drafter_uses),
     "HybridDrafter": (lambda path: HybridDrafter([SuffixDrafter()]), drafter_uses),
     "FixedController": (lambda path: FixedController(4), controller_uses),
     "CostAwareController": (
