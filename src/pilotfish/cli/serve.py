@@ -6,6 +6,8 @@ import logging
 import os
 import sys
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -217,9 +219,8 @@ def serve(*, engine: EngineOptions, server: ServeOptions) -> None:
 
         with waiting(f"loading {config.target.reference}"):
             text_engine = build.load_engine(config)
-        with text_engine:
+        with text_engine, _log_on_stderr():
             print_notices(text_engine.facts.notices)
-            _log_to_stderr()
             running.run(
                 text_engine,
                 bound,
@@ -251,9 +252,17 @@ def _say_ready(options: ServerOptions, address: str) -> None:
     talk().print(line, soft_wrap=True)
 
 
-def _log_to_stderr() -> None:
-    """Write what the server has to say as lines with their time."""
+@contextmanager
+def _log_on_stderr() -> Iterator[None]:
+    """Write what the server has to say as lines with their time, inside the block."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    logging.getLogger().addHandler(handler)
-    logging.getLogger("pilotfish").setLevel(logging.INFO)
+    root, own = logging.getLogger(), logging.getLogger("pilotfish")
+    level = own.level
+    root.addHandler(handler)
+    own.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        own.setLevel(level)
+        root.removeHandler(handler)
