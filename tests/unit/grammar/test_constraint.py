@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,7 @@ def test_a_number_may_end_or_go_on() -> None:
     asked = constraint({"type": "integer"})
     assert legal(asked, ids("12")) > ENDS
     assert PIECES.index(b"3") in legal(asked, ids("12"))
+    assert legal(asked, [*ids("12"), END]) == ENDS
 
 
 def test_control_tokens_never_follow() -> None:
@@ -171,6 +173,22 @@ def test_compiled_schemas_are_kept_and_their_constraints_are_apart() -> None:
     assert legal(first, ids('{"a":7,')) == legal(second, ids('{"a":7,'))
     assert legal(first, ids('{"a":')) != legal(second, ids('{"a":7,'))
     assert first.forced([]) == second.forced([])
+
+
+def test_several_threads_may_compile_and_ask_at_once() -> None:
+    grammars = JsonGrammars(json_tokenizer())
+    reply = [*ids('{"a":345,"b":"blue"}'), END]
+    expected = [legal(constraint(), reply[:length]) for length in range(len(reply) + 1)]
+
+    def walk(number: int) -> bool:
+        # half of them compile the same schema, half one of their own
+        schema = SCHEMA if number % 2 else {**SCHEMA, "title": str(number)}
+        asked = grammars.constraint(schema)
+        answers = [legal(asked, reply[:length]) for length in range(len(reply) + 1)]
+        return answers == expected and asked.forced([]) == constraint().forced([])
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(walk, range(64)))
 
 
 def test_a_tokenizer_that_puts_a_blank_first_still_gives_forced_tokens() -> None:
