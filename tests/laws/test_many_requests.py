@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 
-from pilotfish.backends.scripted import ScriptedModel
+from pilotfish.backends.scripted import FakeClock, ScriptedModel
 from pilotfish.config import Request
+from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.model import ModelDrafter
+from pilotfish.drafters.none import NoDrafter
+from pilotfish.engine.engine import Engine
+from pilotfish.engine.scheduler import Job, Scheduler
+from pilotfish.engine.session import Session
 from pilotfish.generation import Reply, TextEngine
 from pilotfish.server.service import Generation, Service
 from pilotfish.types import SessionView
+from support.controlled import CURVES, controlled, reply_token, wrong_token
 from support.drafters import FunctionDrafter
 from support.services import END, VOCAB, rambling, read, serving, serving_engine, words
 
@@ -152,7 +158,7 @@ def test_requests_that_run_together_do_not_disturb_each_other(drafter: str) -> N
         for _ in range(25):
             await shuffled_round(service)
 
-    serve(engine(3), ask, max_running=generator.choice([5, 8]))
+    serve(engine(3), ask, max_running=5)
     rates = {reply.stats.acceptance_rate for reply in solo}
     assert drafter == "self" or {0.0, 1.0} < rates
 
@@ -283,3 +289,61 @@ def test_what_is_read_slowly_is_the_same_text() -> None:
 
     texts = serve(serving_engine(drafter=self_drafter()), ask)
     assert texts == [alone(PROMPT, wanted).text for wanted in (request(), request(temperature=1.0))]
+
+
+def tokens_of(view: SessionView, budget: int, *, are_right: bool) -> list[int]:
+    token = reply_token if are_right else wrong_token
+    return [token(len(view.tokens) + place) for place in range(budget)]
+
+
+def serve_crowd(engine: Engine, clock: FakeClock) -> float:
+    """Return the seconds of twelve requests that come one after another, eight at once at most."""
+    scheduler = Scheduler(engine, max_running=8)
+    generator = random.Random(3)
+    jobs = []
+    for number in range(12):
+        most = generator.randrange(20, 120)
+        prompt = [1, 2, 3, number]
+
+        def begin(job: Job, most: int = most) -> Session:
+            return engine.open(job.prompt, max_tokens=most)
+
+        jobs.append(Job(prompt=prompt, num_tokens=len(prompt) + most, begin=begin))
+    for job in jobs:
+        scheduler.add([job])
+        for _ in range(3):
+            scheduler.step()
+    while not scheduler.is_idle:
+        scheduler.step()
+    assert all(job.session is not None and job.error is None for job in jobs)
+    return clock()
+
+
+@pytest.mark.parametrize(
+    ("are_right", "draft_seconds", "least", "most"),
+    [
+        (True, None, 1 / 20, 1 / 2),
+        (False, None, 1.0, 1.02),
+        (None, 0.15, 1 / 20, 1 / 2),  # a draft model that is always right
+    ],
+)
+def test_many_at_once_gain_by_drafts_that_are_right_and_lose_no_more_than_one_by_others(
+    are_right: bool | None, draft_seconds: float | None, least: float, most: float
+) -> None:
+    text = None
+    if are_right is not None:
+        text = FunctionDrafter(
+            lambda view, budget: tokens_of(view, budget, are_right=bool(are_right)), "suffix"
+        )
+    drafting = controlled(curve=CURVES["flat"], text=text, draft_seconds=draft_seconds)
+    seconds = serve_crowd(drafting.engine, drafting.clock)
+    plain = controlled(curve=CURVES["flat"])
+    engine = Engine(
+        target=plain.target,
+        drafter=NoDrafter(),
+        controller=FixedController(0),
+        clock=plain.clock,
+    )
+    plain_seconds = serve_crowd(engine, plain.clock)
+    # each request may lose up to six steps at first, which all sessions of its passes share
+    assert least * plain_seconds <= seconds <= most * plain_seconds + 12 * 6 / 8
