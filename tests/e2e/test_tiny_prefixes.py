@@ -12,6 +12,8 @@ import pytest
 from pilotfish import Reply, TextEngine, load_engine
 from pilotfish.backends.llama import LlamaModel
 from pilotfish.backends.native import NativeModel
+from pilotfish.bench.runner import Mode, mode_engines
+from pilotfish.build import load_pair
 from pilotfish.config import EngineConfig, ModelConfig, Request, SpeculationConfig
 from pilotfish.types import Segment
 from support.memory import growth
@@ -138,6 +140,21 @@ def test_copies_that_come_and_go_hold_no_memory(
                 copy.close()
 
         assert growth(copies, rounds=10, warm_up=1).resident_bytes < 2**20
+
+
+def test_engines_that_are_compared_keep_nothing_and_leave_each_other_their_places(
+    files: tuple[Path, Path],
+) -> None:
+    config = EngineConfig(
+        target=ModelConfig(reference=str(files[0]), context_size=CONTEXT, threads=1),
+        kept_sequences=2,
+    )
+    pair = load_pair(config)
+    engines = mode_engines(pair, [Mode("suffix", 3), Mode("ngram", 2)], config.speculation)
+    for _ in range(2):
+        for one in engines.values():
+            assert ask(one, SYSTEM).usage.cached_tokens == 0
+    pair.close()
 
 
 @pytest.mark.parametrize("backend", ["native", "llama"])

@@ -78,10 +78,12 @@ def mode_engines(
 ) -> dict[str, TextEngine]:
     """Return an engine for plain decoding and one for each mode, on the same loaded models.
 
-    Only the pair is to be closed. An engine keeps what it learns for as long as it lives.
+    Only the pair is to be closed. An engine keeps what it learns for as long as it lives, but no
+    texts: each reads its prompts itself, and none takes the places of others.
     """
     from pilotfish import build  # not at the top: help needs no backend
 
+    pair.config = replace(pair.config, kept_sequences=0)
     every = [Mode(PLAIN), *modes]
     return {mode.name: build.text_engine(pair, mode.speculation(base)) for mode in every}
 

@@ -60,13 +60,15 @@ def load(
     threads: int | None = None,
     context_size: int | None = None,
     max_sessions: int = 1,
+    kept_sequences: int = 0,
 ) -> TextEngine:
     """Load a target model, and a draft model if one is named, and return an engine for text.
 
     References are names (`pilotfish models list`), paths or hub ids. `context_size` is in tokens,
-    `max_sessions` how many replies may be generated at once. Everything else of both models can
-    be set apart with `EngineConfig` and `load_engine`. Raises ModelError, ConfigError,
-    StrictUnavailable or MissingExtra.
+    `max_sessions` how many replies may be generated at once, `kept_sequences` how many texts are
+    kept for prompts that begin like them. Everything else of both models can be set apart with
+    `EngineConfig` and `load_engine`. Raises ModelError, ConfigError, StrictUnavailable or
+    MissingExtra.
     """
 
     def model(reference: str) -> ModelConfig:
@@ -86,6 +88,7 @@ def load(
             draft=None if draft is None else model(draft),
             speculation=speculation,
             max_sessions=max_sessions,
+            kept_sequences=kept_sequences,
         )
     )
 

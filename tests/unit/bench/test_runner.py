@@ -19,7 +19,7 @@ from pilotfish.bench.runner import (
     run_benchmark,
 )
 from pilotfish.bench.workload import Prompt
-from pilotfish.config import Request, SpeculationConfig
+from pilotfish.config import EngineConfig, ModelConfig, Request, SpeculationConfig
 from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.errors import ConfigError, PromptError
 from pilotfish.generation import TextEngine
@@ -88,10 +88,12 @@ def test_every_mode_gets_an_engine_over_the_same_pair(monkeypatch: pytest.Monkey
         return SimpleNamespace()
 
     monkeypatch.setattr(build, "text_engine", text_engine)
-    pair: Any = SimpleNamespace()
+    config = EngineConfig(target=ModelConfig(reference="any"), kept_sequences=3)
+    pair: Any = SimpleNamespace(config=config)
     engines = mode_engines(pair, parse_modes("suffix,auto"), SpeculationConfig())
     assert list(engines) == [PLAIN, "suffix", "auto"]
     assert asked == [(pair, PLAIN), (pair, "suffix"), (pair, "auto")]
+    assert pair.config.kept_sequences == 0
 
 
 def test_modes_take_turns_at_each_prompt_and_at_beginning() -> None:
