@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pilotfish import models
@@ -12,6 +13,7 @@ from pilotfish.backends.gguf_tokenizer import GgufTokenizer
 from pilotfish.backends.llama import LlamaModel
 from pilotfish.backends.scripted import ScriptedTokenizer
 from pilotfish.gguf import read_header
+from pilotfish.grammar import JsonGrammars
 from pilotfish.text import Tokenizer
 from support.tiny_gguf import write_tiny
 
@@ -115,3 +117,18 @@ def test_beginning_and_end_have_texts_where_they_have_ids(tokenizer: Tokenizer) 
         assert tokenizer.encode(tokenizer.bos_text, parse_special=True) == [tokenizer.bos_id]
     (end,) = tokenizer.encode(tokenizer.eos_text, parse_special=True)
     assert end in tokenizer.end_ids
+
+
+def test_a_json_schema_can_be_followed_to_its_end(tokenizer: Tokenizer) -> None:
+    colours = {"type": "object", "properties": {"naïve 🐟": {"const": 7}}, "required": ["naïve 🐟"]}
+    asked = JsonGrammars(tokenizer).constraint({**colours, "additionalProperties": False})
+    text = '{"naïve 🐟":7}'
+    forced = asked.forced([])
+    spelled = b"".join(map(tokenizer.token_bytes, forced))
+    assert text.encode().startswith(spelled)
+    assert len(spelled) > 3
+    whole = tokenizer.encode(text, parse_special=False)
+    assert asked.num_legal([], whole) == len(whole)
+    assert set(np.flatnonzero(asked.allowed(whole)).tolist()) == tokenizer.end_ids
+    silent = [t for t in range(tokenizer.vocab_size) if not tokenizer.token_bytes(t)]
+    assert not asked.allowed(whole[:3])[silent].any()
