@@ -257,7 +257,7 @@ class Scheduler:
             return
         try:
             self._engine.finish(job.session)
-        except Exception as failure:  # its place may be lost; the reply is not
+        except Exception as failure:  # a place may be lost: that is no good end
             job.error = job.error or failure
 
 

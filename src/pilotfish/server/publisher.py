@@ -8,7 +8,7 @@ from functools import partial
 
 from pilotfish.engine.round import Clock
 from pilotfish.engine.scheduler import Job, StepReport
-from pilotfish.errors import PilotfishError, RequestTimedOut, ShuttingDown
+from pilotfish.errors import PilotfishError, QueueFull, RequestTimedOut, ShuttingDown
 from pilotfish.server.delivery import News, Ticket
 from pilotfish.server.watcher import Watcher
 
@@ -19,7 +19,8 @@ _NEWEST_REPLY_SHARE = 0.2
 
 
 class Publisher:
-    """Knows the tickets of all jobs that run or wait; works on the engine's thread.
+    """Knows the tickets of all jobs that run or wait; works on the engine's thread, but for what
+    it tells of arrivals.
 
     `reply_seconds` is what a reply takes from its beginning, of late.
     """
@@ -37,6 +38,22 @@ class Publisher:
     def ticket_of(self, job: Job) -> Ticket:
         """Return the ticket of a job that has not ended."""
         return self._tickets[job]
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Return the jobs that have not ended, as far as their readers know."""
+        return list(self._tickets)
+
+    def tell_accepted(self, number: int) -> None:
+        """Tell the watcher of generations that were taken."""
+        for _ in range(number):
+            self._tell(self._watcher.accepted)
+
+    def tell_refused(self, reason: PilotfishError, number: int) -> None:
+        """Tell the watcher of generations that were not."""
+        name = "queue_full" if isinstance(reason, QueueFull) else "shutting_down"
+        for _ in range(number):
+            self._tell(partial(self._watcher.refused, name))
 
     def collect(self, report: StepReport, begun: Sequence[Job]) -> list[News]:
         """Tell the watcher what a step did, and return the news of it.

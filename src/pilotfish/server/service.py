@@ -63,7 +63,6 @@ class Service:
     ) -> None:
         self.engine = engine
         self.limits = limits or ServiceLimits()
-        self._watcher = watcher or NoWatcher()
         self._clock = clock
         self._scheduler = Scheduler(
             engine.engine,
@@ -71,7 +70,7 @@ class Service:
             most_tokens=self.limits.most_tokens,
             clock=clock,
         )
-        self._publisher = Publisher(self._watcher, clock)
+        self._publisher = Publisher(watcher or NoWatcher(), clock)
         self._thread = threading.Thread(target=self._serve, name="pilotfish-engine", daemon=True)
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         # what loops and the thread share, all of it under the lock
@@ -161,16 +160,11 @@ class Service:
             reason = self._reason_to_refuse(number, most)
             if reason is None:
                 self._num_live += number
+                self._publisher.tell_accepted(number)
                 # inside the lock, so that nothing comes after the command to end
                 self._commands.put(partial(self._add, tickets))
-        for _ in tickets:
-            if reason is None:
-                self._watcher.accepted()
-            else:
-                self._watcher.refused(
-                    "queue_full" if isinstance(reason, QueueFull) else "shutting_down"
-                )
         if reason is not None:
+            self._publisher.tell_refused(reason, number)
             raise reason
 
     def _reason_to_refuse(self, number: int, most: int) -> PilotfishError | None:
@@ -223,16 +217,21 @@ class Service:
         self._is_ending = True
 
     def _cut_off(self) -> None:
-        error = ShuttingDown("the server has shut down before the reply ended")
-        self._publish(StepReport((), None, self._scheduler.end_all(error)))
+        self._end_all(ShuttingDown("the server has shut down before the reply ended"))
 
     def _advance(self) -> None:
         try:
             report = self._scheduler.step()
         except Exception as error:  # a fault of ours must not end the server
             _LOG.exception("the scheduler failed")
-            report = StepReport((), None, self._scheduler.end_all(error))
-        self._publish(report)
+            self._end_all(error)
+        else:
+            self._publish(report)
+
+    def _end_all(self, error: Exception) -> None:
+        self._scheduler.end_all(error)
+        # all that are known: some may have ended in a step that came to no report
+        self._publish(StepReport((), None, self._publisher.jobs))
 
     def _publish(self, report: StepReport) -> None:
         """Tell the watcher and all readers what a step did."""
@@ -254,9 +253,7 @@ class Service:
             farewells = list(self._farewells)
         while (command := self._last_command()) is not None:
             command()
-        if not self._scheduler.is_idle:
-            error = ShuttingDown("the engine has stopped", hint="start the server again")
-            self._publish(StepReport((), None, self._scheduler.end_all(error)))
+        self._end_all(ShuttingDown("the engine has stopped", hint="start the server again"))
         for farewell in farewells:
             try:
                 farewell()

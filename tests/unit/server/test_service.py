@@ -429,12 +429,16 @@ def test_a_fault_of_the_scheduler_leaves_nobody_waiting(
                 if broken:
                     broken.clear()
                     raise ZeroDivisionError("a fault of ours")
-                return step()
+                return place()
 
-            step = service._scheduler.step
-            monkeypatch.setattr(service._scheduler, "step", fail_once)
+            # in mid-step, when some have ended already
+            place = service._scheduler._place
+            monkeypatch.setattr(service._scheduler, "_place", fail_once)
+            gone, *others = generations
+            gone.cancel()
             model.open()
-            for each in generations:
+            assert (await gone.wait()).finish_reason == "cancelled"
+            for each in others:
                 with pytest.raises(ZeroDivisionError):
                     await each.wait()
             (after,) = service.submit(PROMPT, [request()])
