@@ -118,6 +118,12 @@ def uses_tools(body: ChatRequest) -> bool:
     return bool(body.tools) and choice != "none"
 
 
+def tool_names(body: ChatRequest) -> frozenset[str]:
+    """Return the functions the model may call; none where it may use no tools."""
+    tools = (body.tools or ()) if uses_tools(body) else ()
+    return frozenset(tool.function.name for tool in tools)
+
+
 def chat_ids(body: ChatRequest, tokenizer: Tokenizer) -> list[int]:
     """Return the token ids of a chat. Raises PromptError or ApiError."""
     tools = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from pilotfish.generation import Piece, Reply
@@ -30,16 +30,22 @@ class Choice(Protocol):
 
 
 class ChatChoice:
-    """A choice of a chat: a message, with tool calls where they are looked for."""
+    """A choice of a chat: a message, with calls of the functions `tools` where there are some."""
 
     def __init__(
-        self, index: int, texts: TokenTexts, *, logprobs: bool, report: bool, tools: bool
+        self,
+        index: int,
+        texts: TokenTexts,
+        *,
+        logprobs: bool,
+        report: bool,
+        tools: Collection[str] = (),
     ) -> None:
         self._index = index
         self._texts = texts
         self._wants_logprobs = logprobs
         self._report = TokenReport(texts) if report else None
-        self._finder = CallFinder() if tools else None
+        self._finder = CallFinder(tools) if tools else None
         self._num_calls = 0
 
     def opening(self) -> Document:

@@ -22,7 +22,7 @@ from pilotfish.server.asked import (
     chat_requests,
     completion_ids,
     completion_requests,
-    uses_tools,
+    tool_names,
 )
 from pilotfish.server.body import parsed, read_body, validated
 from pilotfish.server.choices import ChatChoice, CompletionChoice
@@ -102,7 +102,7 @@ def chat_asked(serving: Serving, data: bytes) -> Asked:
             serving.texts,
             logprobs=bool(body.logprobs),
             report=reports(body),
-            tools=uses_tools(body),
+            tools=tool_names(body),
         )
         for index in range(len(requests))
     ]

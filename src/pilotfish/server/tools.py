@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
+# how a reply begins, blanks left out, that may be one call and nothing else
+_BARE_BEGINNINGS = ('```json{"name":', '```{"name":', '{"name":')
+_FENCE = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +52,29 @@ def parsed_call(text: str) -> Call | None:
         return None
 
 
+def bare_call(text: str, names: Collection[str]) -> Call | None:
+    """Return the call that a whole reply is, without marks or in a code fence, or None.
+
+    Small models often write their calls so. Any JSON could be meant, so the name must be known.
+    """
+    fenced = _FENCE.fullmatch(text)
+    call = parsed_call(fenced[1] if fenced else text)
+    return call if call is not None and call.name in names else None
+
+
 class CallFinder:
     """Finds calls in text that arrives in any cut; what it returns does not depend on the cut.
 
     A call is `<tool_call>`, JSON with a name and arguments, `</tool_call>`; at the end of a reply
     the last mark may be missing. Blanks around calls belong to them. What looks like a call and is
-    none stays text, marks included.
+    none stays text, marks included. A reply that may be a bare call of one of the functions `names`
+    is held until that is certain.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Collection[str] = ()) -> None:
+        self._names = names
+        # the reply so far, while it may be a bare call
+        self._bare: str | None = "" if names else None
         self._held = ""
         self._blanks = ""
         self._is_inside = False
@@ -64,6 +83,11 @@ class CallFinder:
 
     def feed(self, text: str) -> list[str | Call]:
         """Return what is certain now: parts of the text, and calls."""
+        if self._bare is not None:
+            self._bare += text
+            if _may_be_bare(self._bare):
+                return []
+            text, self._bare = self._bare, None
         self._held += text
         found: list[str | Call] = []
         while self._is_inside or self._held:
@@ -87,6 +111,13 @@ class CallFinder:
     def finish(self) -> list[str | Call]:
         """Return the rest, when the reply has ended."""
         found: list[str | Call] = []
+        if self._bare is not None:
+            call = bare_call(self._bare, self._names)
+            if call is not None:
+                self.num_calls = 1
+                return [call]
+            text, self._bare = self._bare, None
+            found = self.feed(text)
         if self._is_inside:
             self._end_call(self._held, "", found)
         else:
@@ -112,6 +143,13 @@ class CallFinder:
         self._blanks, self._follows_call = "", True
         self.num_calls += 1
         found.append(call)
+
+
+def _may_be_bare(text: str) -> bool:
+    """Return whether a bare call may begin so."""
+    # the beginnings have no blanks, and are short
+    squeezed = "".join(text[:200].split())
+    return any(squeezed.startswith(one) or one.startswith(squeezed) for one in _BARE_BEGINNINGS)
 
 
 def _num_begun(text: str) -> int:

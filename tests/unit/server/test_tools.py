@@ -27,13 +27,14 @@ PARTS = [
     "</think>",
     "<",
     "<tool",
+    "```",
     "世界 👩‍👩‍👧",
 ]
 
 
-def found(chunks: list[str]) -> list[tuple[str, str] | str]:
+def found(chunks: list[str], *names: str) -> list[tuple[str, str] | str]:
     """Return texts, joined, and calls as name and arguments, in order."""
-    finder = CallFinder()
+    finder = CallFinder(names)
     parts = [part for chunk in chunks for part in finder.feed(chunk)] + finder.finish()
     result: list[tuple[str, str] | str] = []
     for part in parts:
@@ -56,11 +57,16 @@ def cut(text: str, sizes: list[int]) -> list[str]:
 
 
 @given(
+    st.sampled_from(["", "```json\n", " ```\n", "\n"]),
     st.lists(st.sampled_from(PARTS), max_size=12).map("".join),
     st.lists(st.integers(1, 9), max_size=60),
+    st.sampled_from([(), ("weather",), ("time", "weather")]),
 )
-def test_the_message_does_not_depend_on_the_cut(text: str, sizes: list[int]) -> None:
-    assert found(cut(text, sizes)) == found([text])
+def test_the_message_does_not_depend_on_the_cut(
+    beginning: str, rest: str, sizes: list[int], names: tuple[str, ...]
+) -> None:
+    text = beginning + rest
+    assert found(cut(text, sizes), *names) == found([text], *names)
 
 
 @given(st.lists(st.sampled_from([part for part in PARTS if part not in (CITY, TIME)])).map("".join))
@@ -80,6 +86,37 @@ def test_words_around_marks_and_calls_are_kept(size: int) -> None:
         ("weather", '{"city": "Zürich", "days": [1, 2]}'),
         ("time", "{}"),
     ]
+
+
+BARE = [CITY, f"```json\n{CITY}\n```", f" ```\n{CITY}```\n", f"\n\n{CITY}\n"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize("text", BARE)
+def test_a_reply_that_is_one_call_without_marks_is_that_call(text: str, size: int) -> None:
+    chunks = [text[i : i + size] for i in range(0, len(text), size)]
+    call = ("weather", '{"city": "Zürich", "days": [1, 2]}')
+    assert found(chunks, "weather", "time") == [call]
+    # any JSON could be meant where nobody has such a function
+    assert found(chunks, "time") == [text]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name": "weather"', '{"name": "weather", "arguments": 3}', f"{CITY} and", f"see {CITY}",
+        f"```json\n{CITY}", f"```python\n{CITY}\n```", "{", "```", '[{"name": "weather"}]', " ",
+    ],
+)  # fmt: skip
+def test_what_is_not_one_bare_call_stays_text(text: str) -> None:
+    assert found([text], "weather") == [text]
+
+
+def test_text_is_held_only_while_it_may_be_a_bare_call() -> None:
+    finder = CallFinder(["weather"])
+    assert finder.feed("```") == []
+    assert finder.feed("python\n") == ["```python"]
+    assert CallFinder(["weather"]).feed("Hello") == ["Hello"]
 
 
 def test_text_between_and_after_calls_keeps_its_blanks() -> None:
