@@ -95,7 +95,7 @@ class ServiceError(PilotfishError):
 class QueueFull(ServiceError):
     """Too many requests wait already; `retry_after_seconds` is when to come again."""
 
-    def __init__(self, message: str, *, retry_after_seconds: int, hint: str = "") -> None:
+    def __init__(self, message: str, *, retry_after_seconds: int = 1, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.retry_after_seconds = retry_after_seconds
 
