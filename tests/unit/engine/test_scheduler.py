@@ -366,6 +366,15 @@ def test_a_common_beginning_is_read_once_and_the_rest_in_turn() -> None:
     assert model.num_prompt_tokens <= 200 + 4 * 100
 
 
+def test_where_bits_depend_on_the_cut_whole_passes_are_taken_over() -> None:
+    engine = engine_on(model := PassLog(), kept=4, unit=PROMPT_CHUNK_TOKENS)
+    prompt = long_prompt(600)
+    jobs = [job(engine, prompt, max_tokens=9) for _ in range(3)]
+    run(Scheduler(engine, max_running=3), *jobs)
+    assert [output(each) for each in jobs] == [alone(prompt, max_tokens=9)] * 3
+    assert model.num_prompt_tokens == 599 + 2 * (599 - 2 * PROMPT_CHUNK_TOKENS)
+
+
 def test_nobody_waits_for_a_prompt_whose_beginning_is_kept_already() -> None:
     engine = engine_on(model := PassLog(), kept=4)
     prompt = long_prompt(400)
