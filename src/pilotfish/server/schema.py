@@ -260,7 +260,7 @@ class ChatRequest(ReplyRequest):
     store: Any = None
 
 
-Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, fail_fast=True)]
 
 
 class CompletionRequest(ReplyRequest):
