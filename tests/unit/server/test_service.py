@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import random
 import threading
@@ -14,8 +15,10 @@ import pytest
 from pilotfish.backends.scripted import FakeClock, ScriptedModel
 from pilotfish.config import Request
 from pilotfish.drafters.model import ModelDrafter
+from pilotfish.engine.session import Session
 from pilotfish.errors import BackendError, ConfigError, ContextLengthExceeded, PromptError
 from pilotfish.generation import Reply
+from pilotfish.server.delivery import Ticket
 from pilotfish.server.service import (
     Generation,
     QueueFull,
@@ -715,6 +718,27 @@ def test_every_request_of_a_crowd_that_comes_and_goes_is_answered(num_clients: i
         engine.engine.prefixes.clear()
         assert target.open_caches == set()
 
+    run(test)
+
+
+def test_nothing_is_kept_of_requests_that_are_over() -> None:
+    async def test() -> None:
+        async with serving(serving_engine(), max_running=3) as service:
+            for number in range(60):
+                generations = service.submit(PROMPT, [request(3), request(30)])
+                if number % 3 == 0:
+                    generations[1].cancel()
+                elif number % 3 == 1:
+                    del generations[1]
+                await asyncio.gather(*(each.wait() for each in generations[:1]))
+            del generations
+        assert num_alive() <= before
+
+    def num_alive() -> int:
+        gc.collect()
+        return sum(isinstance(each, Ticket | Session) for each in gc.get_objects())
+
+    before = num_alive()
     run(test)
 
 
