@@ -139,7 +139,7 @@ def test_copies_that_come_and_go_hold_no_memory(
                 model.forward([Segment(copy, [1, 2])])
                 copy.close()
 
-        assert growth(copies, rounds=10, warm_up=1).resident_bytes < 2**20
+        assert growth(copies, rounds=5, warm_up=1).resident_bytes < 2**20
 
 
 def test_engines_that_are_compared_keep_nothing_and_leave_each_other_their_places(
