@@ -29,7 +29,7 @@ const COSTS = [
 
 export function startCalculator() {
   for (const id of INPUTS) byId(id).addEventListener("input", show);
-  byId("calculator").addEventListener("submit", (event) => event.preventDefault());
+  byId("calculator-form").addEventListener("submit", (event) => event.preventDefault());
   connection.addEventListener("info", () => {
     const { curve, draft_cost_ratio: ratio } = connection.info;
     byId("draft-length").max = curve ? Math.max(1, curve.widths.at(-1) - 1) : LENGTHS_WITHOUT_CURVE;

@@ -3,6 +3,11 @@
 import { byId, make } from "./dom.js";
 import { number, percent } from "./format.js";
 
+let shown = null; // the span whose token is described
+
+// a box that stays while its token moves would point at another
+document.addEventListener("scroll", () => shown && putBeside(shown), { passive: true, capture: true });
+
 /** Show the details of the token that a span stands for. */
 export function showDetails(span) {
   const box = byId("token-details");
@@ -19,14 +24,21 @@ export function showDetails(span) {
   swatch.dataset.origin = span.dataset.origin;
   box.replaceChildren(make("p", { class: "origin" }, "proposed by ", swatch), list, alternatives(logprob?.top_logprobs ?? []));
   box.hidden = false;
-  putBeside(box, span.getClientRects()[0] ?? span.getBoundingClientRect());
+  putBeside(span);
+  hideFrom(shown);
+  shown = span;
   span.setAttribute("aria-describedby", box.id);
 }
 
 /** Hide the box; safe to repeat. */
 export function hideDetails() {
   byId("token-details").hidden = true;
-  for (const span of document.querySelectorAll(".token[aria-describedby]")) span.removeAttribute("aria-describedby");
+  hideFrom(shown);
+  shown = null;
+}
+
+function hideFrom(span) {
+  span?.removeAttribute("aria-describedby");
 }
 
 function chance(logprob) {
@@ -50,7 +62,9 @@ function alternatives(top) {
   return make("table", {}, make("caption", {}, "most likely here"), make("tbody", {}, ...rows));
 }
 
-function putBeside(box, around) {
+function putBeside(span) {
+  const box = byId("token-details");
+  const around = span.getClientRects()[0] ?? span.getBoundingClientRect();
   const room = { width: document.documentElement.clientWidth, height: window.innerHeight };
   const left = Math.min(Math.max(around.left, 8), room.width - box.offsetWidth - 8);
   const below = around.bottom + 8;

@@ -69,7 +69,11 @@ export async function run(body, view, { signal, onChange }) {
       onChange(progress);
     }
   } catch (error) {
-    if (error.name !== "AbortError") throw error;
+    if (error.name !== "AbortError") {
+      progress.finishReason = "failed";
+      onChange(progress);
+      throw error;
+    }
     progress.finishReason = "cancelled";
   }
   onChange(progress);
