@@ -187,6 +187,7 @@ def test_no_public_part_is_left_out() -> None:
             "Prices",
             "LossGuard",
             "LiveCosts",
+            "ModelChoice",
             "ModelRule",
             "PassCost",
             "Reliability",
