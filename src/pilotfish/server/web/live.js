@@ -7,11 +7,18 @@ import { ORIGINS } from "./reply.js";
 const NUM_PASSES = 48;
 const [BAR, GAP, ROW] = [5, 1, 4];
 const MOST_ROWS = 12;
+const PAUSE_MILLISECONDS = 100;
 // shown when there are any
 const RARE = ["ngram"];
 
-/** Show what is known of a reply so far. */
+let shownAt = 0;
+
+/** Show what is known of a reply so far; while it comes, not at every chunk. */
 export function showLive(progress) {
+  const now = performance.now();
+  // drawing takes time from a model on the same machine
+  if (!progress.finishReason && now - shownAt < PAUSE_MILLISECONDS) return;
+  shownAt = now;
   const figures = {
     speed: number(progress.tokensPerSecond, 1),
     "tokens-per-round": number(progress.tokensPerRound, 2),
