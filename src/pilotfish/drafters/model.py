@@ -23,7 +23,9 @@ from pilotfish.types import (
     SessionView,
 )
 
-_CATCH_UP_CHUNK_TOKENS = 256
+# tokens are read in passes this long: they cost no more a token than long ones, and other requests
+# do not wait long for their turn
+_CATCH_UP_CHUNK_TOKENS = 64
 
 
 class PartialHead(Protocol):

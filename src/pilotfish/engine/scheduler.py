@@ -20,8 +20,10 @@ from pilotfish.errors import BackendError, RequestTimedOut
 from pilotfish.types import IdArray, RoundRecord
 
 # prompts are read in passes this short where their cut changes no bit: they cost no more a token
-# than long ones, and nobody waits long for his turn
+# than long ones, and nobody waits long for his turn; while replies run, shorter still, as each pass
+# is a gap in all of them
 SHORT_PASS_TOKENS = 64
+SHORTEST_PASS_TOKENS = 32
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -119,6 +121,10 @@ class Scheduler:
         """Return whether there is nothing to do."""
         return not self._waiting and not self._placed
 
+    @property
+    def _replying(self) -> list[Session]:
+        return [job.session for job in self._placed if job.session and job.session.is_read]
+
     def add(self, jobs: Iterable[Job]) -> None:
         """Let jobs wait for places, in this order."""
         self._waiting.extend(jobs)
@@ -198,7 +204,7 @@ class Scheduler:
         return False
 
     def _run_round(self) -> Sequence[RoundRecord]:
-        sessions = [job.session for job in self._placed if job.session and job.session.is_read]
+        sessions = self._replying
         if not sessions:
             return ()
         try:
@@ -225,8 +231,10 @@ class Scheduler:
         return job if is_read else None
 
     def _read(self, session: Session) -> bool:
-        most_tokens = SHORT_PASS_TOKENS if self._engine.reads_in_any_parts else None
-        is_short = len(session.tokens) - 1 - len(session.cache) <= SHORT_PASS_TOKENS
+        most_tokens = None
+        if self._engine.reads_in_any_parts:
+            most_tokens = SHORTEST_PASS_TOKENS if self._replying else SHORT_PASS_TOKENS
+        is_short = len(session.tokens) - 1 - len(session.cache) <= SHORTEST_PASS_TOKENS
         is_read = self._engine.read(session, most_tokens=most_tokens)
         # what is soon read is read by drafters as well before it is another's turn
         return is_read or (is_short and self._engine.read(session))
