@@ -77,9 +77,8 @@ class SamplingSettings:
         require(0 < self.top_p <= 1, "top_p", self.top_p, wanted)
         require_number("min_p", self.min_p, "from 0 to 1")
         require(0 <= self.min_p <= 1, "min_p", self.min_p, "from 0 to 1")
-        require_number("repetition_penalty", self.repetition_penalty, wanted := "above 0")
-        penalty = self.repetition_penalty
-        require(0 < penalty < math.inf, "repetition_penalty", penalty, wanted)
+        # logits are multiplied or divided by it, and must stay finite
+        self._check("repetition_penalty", 1e-3, 1e3, "from 0.001 to below 1000")
         for name in ("presence_penalty", "frequency_penalty"):
             self._check(name, -1e9, 1e9, "a finite number")
         biases = self.logit_bias

@@ -34,7 +34,7 @@ def responses(
     """Return the answers of a route: the success, and failures by status."""
     success: dict[str, Any] = {"model": answer, "description": "the answer"}
     if streams:
-        success["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+        success["content"] = {"text/event-stream": {}}
     failures: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorAnswer, "description": _MEANINGS[status]} for status in errors
     }

@@ -222,7 +222,7 @@ class ReplyRequest(_Strict):
     logit_bias: Annotated[Biases, BeforeValidator(_few)] | None = None
     top_k: Annotated[int, Field(ge=-1, lt=_INT64), WHOLE] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.001, lt=1000)] | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=_INT64), WHOLE] | None = None
     speculation: SpeculationWish | None = None
     user: Any = None

@@ -13,7 +13,7 @@ BAD_VALUES = [
     *[("--top-p", value) for value in ("0", "-1", "2", "nan", "most")],
     *[("--min-p", value) for value in ("-0.1", "1.5", "nan")],
     *[("--top-k", value) for value in ("-1", "1.5", "nan")],
-    *[("--repetition-penalty", value) for value in ("0", "-1", "nan", "inf")],
+    *[("--repetition-penalty", value) for value in ("0", "-1", "1e-300", "nan", "inf")],
     *[("--presence-penalty", value) for value in ("nan", "inf", "much")],
     *[("--frequency-penalty", value) for value in ("nan", "-inf")],
     *[("--max-tokens", value) for value in ("0", "-1", "1.5", "many", "nan")],

@@ -47,7 +47,7 @@ BAD_CHAT: dict[str, list[Any]] = {
     "max_tokens": [0, -1, 1.5, "many", -(10**30)],
     "max_completion_tokens": [0, -1, 1.5, False],
     "min_tokens": [-1, 0.5],
-    "repetition_penalty": [0, -1, 1e300],
+    "repetition_penalty": [0, -1, 1e-300, 1e300],
     "presence_penalty": [-3, 3, "much"],
     "frequency_penalty": [-2.1, "x"],
     "logit_bias": [[1], {"5": 101}, {"5": None}, {"a": 1}, {"-1": 1}, {"5.0": 1}, {"999": 1}],
