@@ -11,7 +11,9 @@ from typing import Any
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 # how a reply begins, blanks left out, that may be one call and nothing else
-_BARE_BEGINNINGS = ('```json{"name":', '```{"name":', '{"name":')
+_BARE_BEGINNINGS = tuple(
+    fence + braces + '"name":' for fence in ("```json", "```", "") for braces in ("{", "{{")
+)
 _FENCE = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)
 
 
@@ -37,6 +39,10 @@ def writes_calls(chat_template: str | None) -> bool:
 
 def parsed_call(text: str) -> Call | None:
     """Return the call between two marks, or None if it is none."""
+    text = text.strip()
+    # a widely used template shows the form with its braces doubled, and models copy that
+    if text.startswith("{{") and text.endswith("}}"):
+        text = text[1:-1]
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

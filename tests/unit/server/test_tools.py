@@ -88,7 +88,7 @@ def test_words_around_marks_and_calls_are_kept(size: int) -> None:
     ]
 
 
-BARE = [CITY, f"```json\n{CITY}\n```", f" ```\n{CITY}```\n", f"\n\n{CITY}\n"]
+BARE = [CITY, f"{{{CITY}}}", f"```json\n{CITY}\n```", f" ```\n{CITY}```\n", f"\n\n{CITY}\n"]
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
@@ -140,6 +140,11 @@ def test_what_is_no_call_stays_text(body: str) -> None:
     text = f"<tool_call>{body}</tool_call> and <tool_call>{TIME}</tool_call>"
     assert parsed_call(body) is None
     assert found([text]) == [f"<tool_call>{body}</tool_call> and", ("time", "{}")]
+
+
+def test_braces_doubled_as_in_the_template_are_taken_for_one() -> None:
+    assert found([f"<tool_call>\n{{{TIME}}}\n</tool_call>"]) == [("time", "{}")]
+    assert parsed_call(f"{{{{{TIME}}}}}") is None
 
 
 def test_calls_have_ids_of_their_own_and_places_in_a_stream() -> None:
