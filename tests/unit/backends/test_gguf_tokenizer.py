@@ -356,6 +356,31 @@ def test_threads_share_a_tokenizer(byte_pairs: dict[str, Any], tmp_path: Path) -
     assert found == [ours.encode(text, parse_special=True)] * 4
 
 
+def test_other_threads_run_while_a_long_text_is_cut(
+    byte_pairs: dict[str, Any], tmp_path: Path
+) -> None:
+    ours = from_header(write_vocabulary(tmp_path / "v.gguf", pre="qwen2", **byte_pairs))
+    text = mixed_text(6, 400_000, whole=("one",))
+    turns: list[int] = []
+    begun, over = threading.Event(), threading.Event()
+
+    def take_turns() -> None:
+        begun.set()
+        while not over.wait(1e-4):
+            turns.append(1)
+
+    other = threading.Thread(target=take_turns)
+    other.start()
+    begun.wait()
+    before = len(turns)
+    ours.encode(text, parse_special=False)
+    after = len(turns)
+    over.set()
+    other.join()
+    # one call that kept the others waiting would leave them a turn before and one behind it
+    assert after - before > 9
+
+
 def test_a_fork_after_encoding_is_silent(tmp_path: Path) -> None:
     path = write_tiny(tmp_path / "tiny.gguf")
     program = (

@@ -57,7 +57,9 @@ def byte_pair_encoder(
     missing_id = None if missing is None else ids[missing]
 
     def encode(text: str) -> list[int]:
-        found: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        # unlike `encode` this lets other threads run: a long prompt must not hold up a server
+        (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+        found: list[int] = encoding.ids
         # bytes without a token are left out, as llama.cpp does
         return found if missing_id is None else [i for i in found if i != missing_id]
 
