@@ -193,7 +193,7 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             cancel(self._generations)
-            note(scope, **self._facts)
+            note(scope, **(self._facts or {"error": _GONE.code}))
 
     async def _events(self) -> AsyncIterator[bytes]:
         """Yield the events; a failure is the last one, and nothing says that the reply is done."""

@@ -216,7 +216,10 @@ def test_a_client_that_leaves_ends_its_request(caplog: pytest.LogCaptureFixture)
         for fields in ({"stream": True}, {}):
             body = json.dumps(chat("?", max_tokens=4000, **fields)).encode()
             assert asyncio.run(leave(app, body)) < 100
-    assert [line.split()[2] for line in lines(caplog)] == ["200", "499"]
+    streamed, whole = lines(caplog)
+    assert f"{CHAT} 200 " in streamed
+    assert streamed.endswith("error=client_gone")
+    assert f"{CHAT} 499 " in whole
 
 
 @pytest.mark.parametrize(
