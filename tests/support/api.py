@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from pilotfish.server.answers import ChatAnswer, CompletionAnswer
 from pilotfish.server.app import create_app
 from pilotfish.server.metrics import ServerMetrics
 from pilotfish.server.options import ServerOptions
+from pilotfish.server.running import address_of, take_port
 from pilotfish.server.service import Service, ServiceLimits
 from pilotfish.types import FloatArray
 from support.drafters import FunctionDrafter, oracle
@@ -114,8 +114,9 @@ class LiveServer:
     def __init__(self, engine: TextEngine | None = None, **limits: Any) -> None:
         self.service = Service(engine or parrot_engine(), ServiceLimits(**limits))
         app = create_app(self.service, ServerOptions(model_name=MODEL))
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._socket = take_port(ServerOptions(port=0))
+        self._socket.listen()
+        self.url = address_of(self._socket)
         config = uvicorn.Config(app, log_config=None, ws="none", lifespan="off")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run)

@@ -35,6 +35,8 @@ def take_port(options: ServerOptions) -> socket.socket:
         ) from error
     # "localhost" may stand for two addresses; most clients try the older kind first
     family, kind, protocol, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
+    # the protocol by name, or asyncio does not recognise TCP, and answers on connections that are
+    # used again wait 40 ms for an acknowledgement
     bound = socket.socket(family, kind, protocol)
     try:
         # a port is free again at once after its last server, whose connections may linger

@@ -62,6 +62,12 @@ def test_a_port_is_free_again_at_once(run: Run, monkeypatch: pytest.MonkeyPatch)
         running.take_port(ServerOptions(port=port)).close()
 
 
+def test_small_answers_are_sent_at_once() -> None:
+    with running.take_port(ServerOptions(port=0)) as bound:
+        # what asyncio asks before it turns the delay of small packets off
+        assert bound.proto == socket.IPPROTO_TCP
+
+
 Served = dict[str, Any]
 
 
