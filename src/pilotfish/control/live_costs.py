@@ -13,6 +13,10 @@ _CONTEXT_STEP = 128
 # one disturbed pass must not move an estimate by more than this factor
 _MOST_SURPRISE = 1.5
 _QUICK, _SLOW = 0.1, 0.03
+# the machine may have another speed than when it was measured: the first passes count for more, and
+# may surprise more
+_FIRST_PASSES = 8
+_MOST_FIRST_SURPRISE = 4.0
 # what has been seen so often, and is still off by more than this share, is no accident
 _LASTING = 100
 DRIFT = 0.15
@@ -33,6 +37,7 @@ class LiveCosts:
         self._shape = np.zeros(max_width + 1)
         # passes seen: of each width, and rounds in which the draft model drafted
         self._num_passes = [0] * (max_width + 1)
+        self._num_target_passes = 0
         self._num_drafts = 0
         self._rows: dict[int, NDArray[np.float64]] = {}
 
@@ -90,18 +95,19 @@ class LiveCosts:
         """Learn from one pass of the target."""
         if not 0 < width <= self._max_width or seconds <= 0:
             return
-        surprise = _clipped(math.log(seconds / self._now(context)[width]))
+        surprise = math.log(seconds / self._now(context)[width])
+        self._target_speed += _learned(surprise, self._num_target_passes)
+        self._shape[width] += _SLOW * _clipped(surprise, _MOST_SURPRISE)
         self._num_passes[width] += 1
-        self._target_speed += _QUICK * surprise
-        self._shape[width] += _SLOW * surprise
+        self._num_target_passes += 1
         # the shape is relative to a single step: what all widths share belongs to the speed
         self._shape[1] = 0.0
 
     def observe_draft(self, expected: float, seconds: float) -> None:
         """Learn from the drafting of one round, which was expected to take so many seconds."""
         if expected > 0 and seconds > 0:
+            self._draft_speed += _learned(math.log(seconds / expected), self._num_drafts)
             self._num_drafts += 1
-            self._draft_speed += _QUICK * _clipped(math.log(seconds / expected))
 
     def _now(self, context: int) -> NDArray[np.float64]:
         place = context // _CONTEXT_STEP
@@ -113,6 +119,12 @@ class LiveCosts:
         return measured * np.exp(self._shape + self._target_speed)
 
 
-def _clipped(surprise: float) -> float:
-    most = math.log(_MOST_SURPRISE)
+def _learned(surprise: float, num_seen: int) -> float:
+    """Return by how much the logarithm of a speed changes with a pass, after `num_seen` others."""
+    most = _MOST_FIRST_SURPRISE if num_seen < _FIRST_PASSES else _MOST_SURPRISE
+    return max(_QUICK, 1 / (num_seen + 2)) * _clipped(surprise, most)
+
+
+def _clipped(surprise: float, most_factor: float) -> float:
+    most = math.log(most_factor)
     return min(max(surprise, -most), most)

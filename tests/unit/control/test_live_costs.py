@@ -64,9 +64,19 @@ def test_a_machine_of_another_speed_is_followed(factor: float, widths: list[int]
 def test_one_disturbed_pass_moves_little() -> None:
     for seconds in (50.0, 0.001):
         costs = live()
+        observe(costs, [1, 2, 4] * 4)
         costs.observe_target(4, 100, seconds)
         for width in range(1, 17):
             assert costs.target(100)[width] == pytest.approx(TARGET.at(width, 64), rel=0.06)
+
+
+@pytest.mark.parametrize("factor", [0.4, 2.5])
+def test_a_machine_of_another_speed_is_known_after_a_few_passes(factor: float) -> None:
+    """What was measured in another hour must not look like drafts that lose."""
+    costs = live()
+    observe(costs, [1, 4, 1, 2, 1, 4], factor)
+    for width in (1, 4, 8):
+        assert costs.target(100)[width] == pytest.approx(factor * TARGET.at(width, 64), rel=0.2)
 
 
 def test_the_shape_of_one_width_is_followed() -> None:
