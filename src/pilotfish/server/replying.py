@@ -27,8 +27,7 @@ from pilotfish.server.serving import Serving
 T = TypeVar("T")
 
 _DONE = b"data: [DONE]\n\n"
-# nobody reads it; the log shows it
-_GONE = ApiError(499, "the client has gone", code="client_gone")
+_GONE = "client_gone"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +80,19 @@ async def respond(request: HttpRequest, serving: Serving, asked: Asked) -> Respo
     finally:
         cancel(generations)
     check_ended(replies)
+    note(request.scope, **counts(usage(replies, asked)))
+    # log-probabilities of many choices take a while to write; others are answered meanwhile
+    return await asyncio.to_thread(whole_response, serving, asked, replies)
+
+
+def whole_response(serving: Serving, asked: Asked, replies: Sequence[Reply]) -> Response:
+    """Return all of a reply at once."""
     parts = zip(asked.choices, replies, strict=True)
     document = head(serving, asked, asked.kind)
     document["choices"] = [choice.whole(reply) for choice, reply in parts]
     document["usage"] = usage(replies, asked)
     if asked.reports:
         document["speculation"] = speculation(serving.engine.facts, replies)
-    note(request.scope, **counts(document["usage"]))
     return json_response(document)
 
 
@@ -98,7 +103,8 @@ async def while_connected(request: HttpRequest, result: Awaitable[T]) -> T:
     try:
         await asyncio.wait((made, gone), return_when=asyncio.FIRST_COMPLETED)
         if not made.done():
-            raise _GONE
+            # nobody reads it; the log shows it
+            raise ApiError(499, "the client has gone", code=_GONE)
         return made.result()
     finally:
         for task in (made, gone):
@@ -193,7 +199,7 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             cancel(self._generations)
-            note(scope, **(self._facts or {"error": _GONE.code}))
+            note(scope, **(self._facts or {"error": _GONE}))
 
     async def _events(self) -> AsyncIterator[bytes]:
         """Yield the events; a failure is the last one, and nothing says that the reply is done."""
