@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
-from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections import deque
 from dataclasses import dataclass, field
 
 from pilotfish.config import Request
@@ -13,18 +13,20 @@ from pilotfish.engine.scheduler import Job
 from pilotfish.errors import PilotfishError
 from pilotfish.generation import Piece, Reply, RunningReply
 
+_MOST_SECONDS_GIVEN = 0.005
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Ticket:
     """A generation as the engine's thread and its reader share it.
 
     The thread writes what comes before `pieces`; the reader's loop owns the rest, and learns of
-    news by `deliver` alone.
+    news by its mailbox alone.
     """
 
     job: Job
     request: Request
-    loop: asyncio.AbstractEventLoop
+    mailbox: Mailbox
     running: RunningReply | None = None
     queued_seconds: float | None = None
     first_token_seconds: float | None = None
@@ -42,26 +44,47 @@ class News:
     has_ended: bool
 
 
-def send(news: Iterable[News]) -> None:
-    """Wake each loop that has news, once; requests of a loop that was closed are cancelled."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[News]] = defaultdict(list)
-    for each in news:
-        by_loop[each.ticket.loop].append(each)
-    for loop, batch in by_loop.items():
+class Mailbox:
+    """Brings news to one loop, all that has come since the last time at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._news: deque[News] = deque()
+        self._is_empty = threading.Event()
+        self._is_empty.set()
+
+    def post(self, news: News) -> None:
+        """Leave news; to be called on the engine's thread. Where the loop was closed the request is
+        cancelled: nobody reads it any more."""
+        self._news.append(news)
+        if not self._is_empty.is_set() and not self.loop.is_closed():
+            return  # it is woken already
+        self._is_empty.clear()
         try:
-            loop.call_soon_threadsafe(deliver, batch)
-        except RuntimeError:  # closed: nobody reads these any more
-            for each in batch:
-                each.ticket.job.cancel()
+            self.loop.call_soon_threadsafe(self._deliver)
+        except RuntimeError:
+            self._news.clear()
+            news.ticket.job.cancel()
 
+    def give_way(self) -> None:
+        """Wait a moment for the loop if it has not looked since it was woken; to be called on the
+        engine's thread, between rounds.
 
-def deliver(news: Iterable[News]) -> None:
-    """Hand news to their readers; to be called on the readers' loop."""
-    for each in news:
-        if each.piece is not None:
-            each.ticket.pieces.append(each.piece)
-        each.ticket.has_ended = each.has_ended
-        each.ticket.news.set()
+        A thread whose calls into libraries are many and short lets go of Python's lock so often,
+        for so short a time, that others hardly ever get it. Rounds of real models leave it free.
+        """
+        if not self._is_empty.is_set():
+            self._is_empty.wait(_MOST_SECONDS_GIVEN)
+
+    def _deliver(self) -> None:
+        # first: what comes while the rest is delivered wakes the loop again
+        self._is_empty.set()
+        while self._news:
+            news = self._news.popleft()
+            if news.piece is not None:
+                news.ticket.pieces.append(news.piece)
+            news.ticket.has_ended = news.has_ended
+            news.ticket.news.set()
 
 
 class Generation:

@@ -18,7 +18,7 @@ from pilotfish.engine.scheduler import Job, Scheduler, StepReport
 from pilotfish.engine.session import Session
 from pilotfish.errors import ConfigError, PilotfishError, QueueFull, RequestTimedOut, ShuttingDown
 from pilotfish.generation import TextEngine
-from pilotfish.server.delivery import Generation, Ticket, send
+from pilotfish.server.delivery import Generation, Mailbox, Ticket
 from pilotfish.server.limits import ServiceLimits, ServiceState
 from pilotfish.server.publisher import Publisher
 from pilotfish.server.watcher import NoWatcher, Watcher
@@ -49,8 +49,8 @@ class Service:
     """Owns an engine and the one thread that uses it.
 
     `submit` hands requests to the thread, which advances all of them together and hands their
-    pieces back to the asyncio loop they came from, once a round. It sleeps when there is nothing to
-    do. Nothing here blocks a loop.
+    pieces back to the asyncio loop they came from, round by round. It sleeps when there is nothing
+    to do. Nothing here blocks a loop.
     """
 
     def __init__(
@@ -79,6 +79,8 @@ class Service:
         self._is_draining = False
         self._is_over = False
         self._farewells: list[Callable[[], object]] = []
+        # of the loop that asked last; servers have one
+        self._mailbox: Mailbox | None = None
         # written by the thread alone
         self._snapshot = _Snapshot()
         self._progress_at = clock()
@@ -111,9 +113,12 @@ class Service:
         PromptError, ContextLengthExceeded or ConfigError for what can never be served, and
         QueueFull or ShuttingDown for what cannot be now.
         """
-        loop, now = asyncio.get_running_loop(), self._clock()
+        now = self._clock()
+        if self._mailbox is None or self._mailbox.loop is not asyncio.get_running_loop():
+            self._mailbox = Mailbox(asyncio.get_running_loop())
+        mailbox = self._mailbox
         tickets = [
-            Ticket(job=self._job(prompt_ids, request, now), request=request, loop=loop)
+            Ticket(job=self._job(prompt_ids, request, now), request=request, mailbox=mailbox)
             for request in requests
         ]
         self._accept(tickets)
@@ -235,6 +240,8 @@ class Service:
 
     def _publish(self, report: StepReport) -> None:
         """Tell the watcher and all readers what a step did."""
+        if self._mailbox is not None:
+            self._mailbox.give_way()
         news = self._publisher.collect(report, self._scheduler.begun)
         prefixes = self.engine.engine.prefixes
         self._snapshot = _Snapshot(
@@ -244,7 +251,8 @@ class Service:
         with self._lock:
             self._num_live -= len(report.ended)
         # last: whoever sees the end of a reply sees its place free
-        send(news)
+        for each in news:
+            each.ticket.mailbox.post(each)
 
     def _say_farewell(self) -> None:
         """Leave nobody waiting, whatever ended the thread."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,7 +16,9 @@ from fastapi import FastAPI
 from pilotfish.errors import ConfigError
 from pilotfish.server.access import host_name
 from pilotfish.server.options import ServerOptions, is_loopback
-from support.api import CHAT, MODEL, ask, chat, served
+from pilotfish.types import FloatArray
+from support.api import CHAT, MODEL, ask, chat, parrot, served, tokenizer
+from support.text_engines import text_engine
 
 KEY = "a-key"
 BEARER = {"Authorization": f"Bearer {KEY}"}
@@ -177,8 +180,14 @@ def test_prompts_are_written_where_that_is_asked_for(caplog: pytest.LogCaptureFi
 
 
 def test_a_client_that_leaves_ends_its_request(caplog: pytest.LogCaptureFixture) -> None:
-    """Send the request, then hang up, without a port."""
+    """Send the request, then hang up, without a port: streamed after three parts, whole while the
+    model is at its first row."""
     caplog.set_level(logging.INFO)
+    goes_on = threading.Event()
+
+    def held(prefix: tuple[int, ...]) -> FloatArray:
+        assert goes_on.wait(30)
+        return parrot(prefix)
 
     async def leave(app: FastAPI, body: bytes) -> int:
         sent = 0
@@ -203,17 +212,22 @@ def test_a_client_that_leaves_ends_its_request(caplog: pytest.LogCaptureFixture)
                 send,
             )
         )  # fmt: skip
-        if b'"stream"' not in body:
+        if not goes_on.is_set():
             while app.state.service.state.num_running == 0:
                 await asyncio.sleep(0.001)
             inbox.put_nowait({"type": "http.disconnect"})
         await asyncio.wait_for(asking, 30)
+        goes_on.set()
         while app.state.service.state.num_running:
             await asyncio.sleep(0.001)
         return sent
 
-    with served() as app:
+    with served(text_engine(held, words=tokenizer())) as app:
         for fields in ({"stream": True}, {}):
+            if fields:
+                goes_on.set()
+            else:
+                goes_on.clear()
             body = json.dumps(chat("?", max_tokens=4000, **fields)).encode()
             assert asyncio.run(leave(app, body)) < 100
     streamed, whole = lines(caplog)
