@@ -36,12 +36,12 @@ class LoadOptions:
 
     context_size: int
     max_sessions: int
-    most_cached_tokens: int
     threads: int
     cache_type: str
     instructions: str
     head_size: int
     requantize: bool
+    most_cached_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name in ("context_size", "max_sessions", "threads"):
