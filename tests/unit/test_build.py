@@ -162,6 +162,7 @@ def test_strict_has_nothing_to_add_on_native(
 ) -> None:
     with engine_of(one(tiny_path), strict=True) as engine:
         assert engine.facts.exactness["level"] == "bit-identical"
+        assert engine.engine.reads_in_any_parts
         assert engine.facts.exactness["strict_width"] is None
         assert engine.engine.target.max_width == 64
     differing = {"level": "in distribution", "reason": "rows differed"}
@@ -169,4 +170,5 @@ def test_strict_has_nothing_to_add_on_native(
     with pytest.raises(StrictUnavailable, match="rows differed"):
         engine_of(one(tiny_path), strict=True)
     with engine_of(one(tiny_path)) as engine:
+        assert not engine.engine.reads_in_any_parts
         assert engine.facts.exactness["level"] == "in distribution"

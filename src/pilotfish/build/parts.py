@@ -72,14 +72,17 @@ def text_engine(
         costs=lambda: pair.measured_costs(progress).costs,
         prefixes=None if pair.draft is None else kept_prefixes(pair.draft, pair.config),
     )
-    # rows of the native kernels do not depend on the pass, so beginnings can be cut anywhere
-    unit = 1 if pair.target.facts.backend == "native" else PROMPT_CHUNK_TOKENS
+    target = pair.target
+    # where rows do not depend on the pass they are in, beginnings can be cut anywhere; strict mode
+    # keeps replies to one class of widths, and prompts are in another
+    is_free = target.facts.backend == "native" and target.exactness["level"] == "bit-identical"
+    unit = 1 if is_free else PROMPT_CHUNK_TOKENS
     engine = Engine(
-        target=pair.target,
+        target=target,
         drafter=drafter,
         controller=controller,
         verify_rule=speculation.verify,
-        prefixes=kept_prefixes(pair.target, pair.config, unit=unit),
+        prefixes=kept_prefixes(target, pair.config, unit=unit),
     )
 
     def close() -> None:
