@@ -79,7 +79,15 @@ class ToolCall(_Strict):
 class SystemMessage(_Strict):
     """What the model is told about its task."""
 
-    role: Literal["system", "developer"]
+    role: Literal["system"]
+    content: Content
+    name: str | None = None
+
+
+class DeveloperMessage(_Strict):
+    """The same by its newer name."""
+
+    role: Literal["developer"]
     content: Content
     name: str | None = None
 
@@ -117,7 +125,8 @@ class ToolMessage(_Strict):
 
 
 Message = Annotated[
-    SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
+    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage,
+    Field(discriminator="role"),
 ]
 
 
