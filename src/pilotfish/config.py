@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from pilotfish.errors import ConfigError
-from pilotfish.types import DraftWish, SamplingSettings, require, require_number
+from pilotfish.types import DraftWish, SamplingSettings, require, require_in_range, require_number
 
 DRAFTERS = ("auto", "none", "suffix", "ngram", "model")
 CONTROLLERS = ("auto", "fixed")
@@ -86,8 +86,7 @@ class ModelConfig:
         for name in ("context_size", "threads", "batch_size"):
             value = getattr(self, name)
             if value is not None:
-                require_number(name, value, "a whole number above 0", whole=True)
-                require(value > 0, name, value, "a whole number above 0")
+                require_in_range(name, value, "a whole number above 0", low=1, whole=True)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any] | str) -> ModelConfig:
@@ -129,9 +128,7 @@ class SpeculationConfig:
         self._check("draft_head_size", "a whole number, 0 (all tokens) or more")
 
     def _check(self, name: str, wanted: str) -> None:
-        value = getattr(self, name)
-        require_number(name, value, wanted, whole=True)
-        require(value >= 0, name, value, wanted)
+        require_in_range(name, getattr(self, name), wanted, low=0, whole=True)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> SpeculationConfig:
@@ -160,9 +157,8 @@ class EngineConfig:
         require_number("max_sessions", self.max_sessions, "a whole number above 0", whole=True)
         require(self.max_sessions > 0, "max_sessions", self.max_sessions, "above 0")
         for name in ("kept_sequences", "kept_tokens"):
-            value = getattr(self, name)
-            require_number(name, value, "a whole number, 0 or more", whole=True)
-            require(value >= 0, name, value, "a whole number, 0 or more")
+            wanted = "a whole number, 0 or more"
+            require_in_range(name, getattr(self, name), wanted, low=0, whole=True)
 
     @property
     def num_places(self) -> int:
@@ -185,13 +181,14 @@ class EngineConfig:
         return _strict(cls, values, "engine")
 
     @classmethod
-    def from_toml(cls, path: Path) -> EngineConfig:
-        """Return the config from a TOML file; ConfigError names the file if it cannot be read."""
+    def from_toml(cls, path: Path, *, defaults: Mapping[str, Any] | None = None) -> EngineConfig:
+        """Return the config from a TOML file, with `defaults` for what it leaves out; ConfigError
+        names the file if it cannot be read."""
         try:
             raw = tomllib.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot read {path}: {error}") from error
-        return cls.from_dict(raw)
+        return cls.from_dict({**(defaults or {}), **raw})
 
 
 def cache_folder() -> Path:
@@ -259,8 +256,7 @@ class Request:
         _ = self.wish  # checks its numbers
         if self.max_tokens is not None:
             wanted = "a whole number above 0"
-            require_number("max_tokens", self.max_tokens, wanted, whole=True)
-            require(self.max_tokens > 0, "max_tokens", self.max_tokens, wanted)
+            require_in_range("max_tokens", self.max_tokens, wanted, low=1, whole=True)
         if self.seed is not None:
             require_number("seed", self.seed, "a whole number", whole=True)
         _switch("raw", self.raw)

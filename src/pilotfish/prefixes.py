@@ -13,7 +13,7 @@ import numpy as np
 
 from pilotfish.errors import BackendError
 from pilotfish.protocols import Cache, TargetModel
-from pilotfish.types import IdArray
+from pilotfish.types import IdArray, common_length
 
 # taking over less than this saves nothing worth a copy
 _LEAST_TOKENS = 16
@@ -39,9 +39,7 @@ class _Entry:
     def num_common(self, ids: IdArray) -> int:
         """Return how many tokens at the beginning are those of `ids` [n]."""
         length = min(self.num_reusable, len(ids))
-        own = np.asarray(self.tokens[:length], dtype=np.int64)
-        differing = np.flatnonzero(own != ids[:length])
-        return int(differing[0]) if len(differing) else length
+        return common_length(np.asarray(self.tokens[:length], dtype=np.int64), ids)
 
 
 class PrefixPool:

@@ -43,6 +43,27 @@ def require_number(name: str, value: object, wanted: str, *, whole: bool = False
     require(number, name, value, wanted)
 
 
+def require_in_range(
+    name: str,
+    value: Any,
+    wanted: str,
+    *,
+    low: float,
+    high: float = math.inf,
+    whole: bool = False,
+) -> None:
+    """Raise ConfigError unless the value is a number, `low` or more and below `high`."""
+    require_number(name, value, wanted, whole=whole)
+    require(low <= value < high, name, value, wanted)
+
+
+def common_length(one: IdArray, other: IdArray) -> int:
+    """Return at how many tokens from the beginning two sequences [n], [m] are the same."""
+    length = min(len(one), len(other))
+    differing = np.flatnonzero(one[:length] != other[:length])
+    return int(differing[0]) if len(differing) else length
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingSettings:
     """How one token is chosen from one row of logits.
@@ -100,9 +121,7 @@ class SamplingSettings:
     def _check(
         self, name: str, low: float, high: float, wanted: str, *, whole: bool = False
     ) -> None:
-        value = getattr(self, name)
-        require_number(name, value, wanted, whole=whole)
-        require(low <= value < high, name, value, wanted)
+        require_in_range(name, getattr(self, name), wanted, low=low, high=high, whole=whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +192,18 @@ class Proposal:
             self.reason,
             self.plain_seconds,
         )
+
+    def legal_beginning(self, constraint: Constraint, output_ids: Sequence[int]) -> Proposal:
+        """Return the proposal up to the first token that the constraint rules out after a reply of
+        `output_ids`.
+
+        A token that was drawn stays, to be rejected: dropped for what it is, it would bend the law
+        of the token in its place.
+        """
+        if not self.token_ids:
+            return self
+        num_legal = constraint.num_legal(output_ids, self.token_ids)
+        return self.truncated(num_legal + (self.distributions is not None))
 
     def law(self, index: int) -> Distribution:
         """Return the law draft token `index` was drawn from."""
@@ -251,8 +282,7 @@ class DraftWish:
         number = self.num_speculative_tokens
         if number is not None:
             wanted = "a whole number, 0 (off) or more"
-            require_number("num_speculative_tokens", number, wanted, whole=True)
-            require(number >= 0, "num_speculative_tokens", number, wanted)
+            require_in_range("num_speculative_tokens", number, wanted, low=0, whole=True)
 
     @property
     def is_off(self) -> bool:

@@ -16,8 +16,8 @@ from pilotfish.bench.recording import Recorded, load_recordings, save_recordings
 from pilotfish.bench.runner import PLAIN, BenchSettings, Mode, mode_engines, run_benchmark
 from pilotfish.bench.summary import summarize
 from pilotfish.bench.workload import OWN, Prompt, in_turns, load_workload
-from pilotfish.cli.arguments import as_number, naming_options, with_options
-from pilotfish.cli.asking import HOW, OUTPUT, WHAT, AskingOptions, check_writable, option
+from pilotfish.cli.arguments import as_number, naming_options, option, with_options
+from pilotfish.cli.asking import HOW, OUTPUT, WHAT, AskingOptions, check_writable
 from pilotfish.cli.console import figures_table, page, print_json, print_notices, talk, waiting
 from pilotfish.cli.options import EngineOptions
 from pilotfish.cli.origin import origin
@@ -46,7 +46,7 @@ class ShortAskingOptions(AskingOptions):
     """What is asked, with shorter replies: a measurement of two minutes."""
 
     max_tokens: Annotated[
-        str, option("--max-tokens", WHAT, "Longest reply.  Default: 96.", "N")
+        str, option("--max-tokens", panel=WHAT, about="Longest reply.  Default: 96.", metavar="N")
     ] = "96"
 
 
@@ -56,24 +56,39 @@ class AdviseOptions:
 
     budget: Annotated[
         str,
-        option("--budget", HOW, "Stop recording after that long.  Default: 120.", "SECONDS"),
+        option(
+            "--budget",
+            panel=HOW,
+            about="Stop recording after that long.  Default: 120.",
+            metavar="SECONDS",
+        ),
     ] = "120"
-    record: Annotated[str | None, option("--record", HOW, "Keep the recorded replies.", "FILE")] = (
-        None
-    )
+    record: Annotated[
+        str | None,
+        option("--record", panel=HOW, about="Keep the recorded replies.", metavar="FILE"),
+    ] = None
     replay: Annotated[
         str | None,
-        option("--replay", HOW, "Take replies recorded before instead of asking.", "FILE"),
+        option(
+            "--replay",
+            panel=HOW,
+            about="Take replies recorded before instead of asking.",
+            metavar="FILE",
+        ),
     ] = None
     measure: Annotated[
         bool,
-        option("--measure", HOW, "Measure auto on the same prompts, too, and compare."),
+        option("--measure", panel=HOW, about="Measure auto on the same prompts, too, and compare."),
     ] = False
     flags: Annotated[
         bool,
-        option("--flags", OUTPUT, "Print options for llama-server, vLLM and SGLang as well."),
+        option(
+            "--flags",
+            panel=OUTPUT,
+            about="Print options for llama-server, vLLM and SGLang as well.",
+        ),
     ] = False
-    json: Annotated[bool, option("--json", OUTPUT, "Print one JSON document.")] = False
+    json: Annotated[bool, option("--json", panel=OUTPUT, about="Print one JSON document.")] = False
 
     def seconds(self) -> float:
         """Return how long replies may be recorded; ConfigError if that is no time."""

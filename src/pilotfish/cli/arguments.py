@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import typer
+
 from pilotfish.errors import ConfigError
 
 # fields whose option has another name; the others differ in dashes only
@@ -21,6 +23,14 @@ _FLAGS = {
     "logit_bias token id": "--logit-bias: the token id",
     "logit_bias value": "--logit-bias: the value",
 }
+
+
+def option(*names: str, panel: str, about: str, metavar: str = " ") -> Any:
+    """Return an option on a panel of the help page; a flag takes no value, and the blank keeps
+    Typer from printing a type."""
+    return typer.Option(
+        *names, metavar=metavar, help=about, rich_help_panel=panel, show_default=False
+    )
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Annotated
 
 from pilotfish.bench.workload import Workload
-from pilotfish.cli.arguments import as_number, naming_options
+from pilotfish.cli.arguments import as_number, naming_options, option
 from pilotfish.config import Request
 from pilotfish.errors import ConfigError
 from pilotfish.types import SamplingSettings
 
 WHAT, HOW, OUTPUT = "Workload", "Measuring", "Output"
-
-
-def option(name: str, panel: str, about: str, metavar: str = " ") -> Any:
-    """Return an option of one of the panels; a flag has a blank for its value."""
-    return typer.Option(
-        name, metavar=metavar, help=about, rich_help_panel=panel, show_default=False
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,19 +21,25 @@ class AskingOptions:
 
     limit: Annotated[
         str | None,
-        option("--limit", WHAT, "Ask only N prompts, of all categories alike.", "N"),
+        option(
+            "--limit", panel=WHAT, about="Ask only N prompts, of all categories alike.", metavar="N"
+        ),
     ] = None
-    raw: Annotated[bool, option("--raw", WHAT, "Send prompts as they are: no chat template.")] = (
-        False
-    )
+    raw: Annotated[
+        bool, option("--raw", panel=WHAT, about="Send prompts as they are: no chat template.")
+    ] = False
     max_tokens: Annotated[
-        str, option("--max-tokens", WHAT, "Longest reply.  Default: 128.", "N")
+        str, option("--max-tokens", panel=WHAT, about="Longest reply.  Default: 128.", metavar="N")
     ] = "128"
     temperature: Annotated[
         str,
-        option("--temperature", WHAT, "0 takes the likeliest token (default).", "X"),
+        option(
+            "--temperature", panel=WHAT, about="0 takes the likeliest token (default).", metavar="X"
+        ),
     ] = "0"
-    seed: Annotated[str, option("--seed", WHAT, "Of every reply.  Default: 0.", "N")] = "0"
+    seed: Annotated[
+        str, option("--seed", panel=WHAT, about="Of every reply.  Default: 0.", metavar="N")
+    ] = "0"
 
     def request(self) -> Request:
         """Return how replies are made; ConfigError names the wrong option."""

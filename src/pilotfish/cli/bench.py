@@ -22,8 +22,8 @@ from pilotfish.bench.runner import (
 )
 from pilotfish.bench.summary import ModelSizes, summarize
 from pilotfish.bench.workload import OWN, OWN_CATEGORIES, load_workload
-from pilotfish.cli.arguments import as_number, naming_options, with_options
-from pilotfish.cli.asking import HOW, OUTPUT, WHAT, AskingOptions, check_writable, option
+from pilotfish.cli.arguments import as_number, naming_options, option, with_options
+from pilotfish.cli.asking import HOW, OUTPUT, WHAT, AskingOptions, check_writable
 from pilotfish.cli.console import page, print_json, print_notices, talk, waiting
 from pilotfish.cli.options import EngineOptions
 from pilotfish.cli.origin import origin
@@ -45,20 +45,21 @@ class ModeOptions:
         str | None,
         option(
             "--modes",
-            HOW,
-            "Comma-separated: auto, suffix, ngram, model; suffix:7 drafts 7 tokens in every round. "
+            panel=HOW,
+            about="Comma-separated: auto, suffix, ngram, model; suffix:7 drafts 7 tokens in every "
+            "round. "
             "Plain decoding is always measured.  Default: auto,suffix, and model with a draft.",
-            "LIST",
+            metavar="LIST",
         ),
     ] = None
     workload: Annotated[
         str,
         option(
             "--workload",
-            WHAT,
-            f"A JSONL file of prompts, Spec-Bench's too.  Default: {OWN}, the "
+            panel=WHAT,
+            about=f"A JSONL file of prompts, Spec-Bench's too.  Default: {OWN}, the "
             f"{len(OWN_CATEGORIES)} categories that come with pilotfish.",
-            "FILE",
+            metavar="FILE",
         ),
     ] = OWN
 
@@ -68,19 +69,26 @@ class BenchOptions:
     """How it is measured."""
 
     rounds: Annotated[
-        str, option("--rounds", HOW, "Answer each prompt N times.  Default: 2.", "N")
+        str,
+        option(
+            "--rounds", panel=HOW, about="Answer each prompt N times.  Default: 2.", metavar="N"
+        ),
     ] = "2"
     keep_store: Annotated[
         bool,
         option(
             "--keep-store",
-            HOW,
-            "Let drafters remember replies; repeated prompts are then reported apart.",
+            panel=HOW,
+            about="Let drafters remember replies; repeated prompts are then reported apart.",
         ),
     ] = False
     predict: Annotated[
         bool,
-        option("--predict", HOW, "Record each prompt first, and predict the speedups by replay."),
+        option(
+            "--predict",
+            panel=HOW,
+            about="Record each prompt first, and predict the speedups by replay.",
+        ),
     ] = False
 
     def settings(self, request: Request) -> BenchSettings:
@@ -96,12 +104,14 @@ class ReportOptions:
     """Where the figures go."""
 
     output: Annotated[
-        str | None, option("--output", OUTPUT, "Write the figures as JSON.", "FILE")
+        str | None,
+        option("--output", panel=OUTPUT, about="Write the figures as JSON.", metavar="FILE"),
     ] = None
-    html: Annotated[str | None, option("--html", OUTPUT, "Write a report with charts.", "FILE")] = (
-        None
-    )
-    json: Annotated[bool, option("--json", OUTPUT, "Print one JSON document.")] = False
+    html: Annotated[
+        str | None,
+        option("--html", panel=OUTPUT, about="Write a report with charts.", metavar="FILE"),
+    ] = None
+    json: Annotated[bool, option("--json", panel=OUTPUT, about="Print one JSON document.")] = False
 
     def check(self) -> None:
         """Raise, before anything is measured, if a file could not be written."""

@@ -17,7 +17,7 @@ from pilotfish.accounting.cost_model import (
     speedup,
 )
 from pilotfish.accounting.costs import predicted_costs, side_by_side
-from pilotfish.cli.arguments import with_options
+from pilotfish.cli.arguments import option, with_options
 from pilotfish.cli.calc_inputs import (
     FLAT,
     GivenCurve,
@@ -44,19 +44,13 @@ _MORE_LENGTHS = 3
 _ROUND, _SERVING = "A round", "Models and money"
 
 
-def _option(*names: str, panel: str, metavar: str, about: str) -> Any:
-    return typer.Option(
-        *names, metavar=metavar, help=about, rich_help_panel=panel, show_default=False
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class RoundOptions:
     """What a round costs, and how long its draft is."""
 
     draft_length: Annotated[
         str | None,
-        _option(
+        option(
             "--draft-length",
             panel=_ROUND,
             metavar="N",
@@ -65,7 +59,7 @@ class RoundOptions:
     ] = None
     cost_ratio: Annotated[
         str | None,
-        _option(
+        option(
             "--cost-ratio",
             panel=_ROUND,
             metavar="C",
@@ -75,7 +69,7 @@ class RoundOptions:
     ] = None
     curve: Annotated[
         str,
-        _option(
+        option(
             "--curve",
             panel=_ROUND,
             metavar="CURVE",
@@ -85,7 +79,7 @@ class RoundOptions:
     ] = FLAT
     catch_up: Annotated[
         str,
-        _option(
+        option(
             "--catch-up",
             panel=_ROUND,
             metavar="C",
@@ -94,7 +88,7 @@ class RoundOptions:
     ] = "0"
     overhead: Annotated[
         str,
-        _option(
+        option(
             "--overhead",
             panel=_ROUND,
             metavar="C",
@@ -103,7 +97,7 @@ class RoundOptions:
     ] = "0"
     max_length: Annotated[
         str | None,
-        _option(
+        option(
             "--max-length",
             panel=_ROUND,
             metavar="N",
@@ -112,11 +106,11 @@ class RoundOptions:
         ),
     ] = None
     ctx: Annotated[
-        str, _option("--ctx", panel=_ROUND, metavar="N", about="Tokens of context.  Default: 1024.")
+        str, option("--ctx", panel=_ROUND, metavar="N", about="Tokens of context.  Default: 1024.")
     ] = "1024"
     step_seconds: Annotated[
         str | None,
-        _option(
+        option(
             "--step-seconds",
             panel=_ROUND,
             metavar="S",
@@ -166,7 +160,7 @@ class ServingOptions:
 
     target: Annotated[
         str | None,
-        _option(
+        option(
             "--target",
             "-m",
             panel=_SERVING,
@@ -176,13 +170,13 @@ class ServingOptions:
     ] = None
     draft: Annotated[
         str | None,
-        _option(
+        option(
             "--draft", "-d", panel=_SERVING, metavar="REF", about="The draft model, for the same."
         ),
     ] = None
     price_per_hour: Annotated[
         str | None,
-        _option(
+        option(
             "--price-per-hour",
             panel=_SERVING,
             metavar="X",

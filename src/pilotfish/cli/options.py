@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
-import typer
-
 from pilotfish import models
-from pilotfish.cli.arguments import as_number, naming_options
+from pilotfish.cli.arguments import as_number, naming_options, option
 from pilotfish.cli.schema_file import read_schema
 from pilotfish.config import (
     BACKENDS,
@@ -36,20 +34,13 @@ T = TypeVar("T", ModelConfig, SpeculationConfig)
 _MODEL, _SPECULATION, _SAMPLING, _OUTPUT = "Model", "Speculation", "Sampling", "Output"
 
 
-def _option(*names: str, panel: str, about: str, metavar: str = " ") -> Any:
-    # a flag takes no value: the blank keeps Typer from printing a type
-    return typer.Option(
-        *names, metavar=metavar, help=about, rich_help_panel=panel, show_default=False
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
     """Which models to load and how to draft; None is "not given"."""
 
     target: Annotated[
         str | None,
-        _option(
+        option(
             "--target",
             "-m",
             panel=_MODEL,
@@ -60,7 +51,7 @@ class EngineOptions:
     ] = None
     draft: Annotated[
         str | None,
-        _option(
+        option(
             "--draft",
             "-d",
             panel=_MODEL,
@@ -71,7 +62,7 @@ class EngineOptions:
     ] = None
     backend: Annotated[
         str | None,
-        _option(
+        option(
             "--backend",
             panel=_MODEL,
             metavar="NAME",
@@ -80,15 +71,15 @@ class EngineOptions:
     ] = None
     threads: Annotated[
         str | None,
-        _option("--threads", panel=_MODEL, metavar="N", about="Default: the physical cores."),
+        option("--threads", panel=_MODEL, metavar="N", about="Default: the physical cores."),
     ] = None
     ctx: Annotated[
         str | None,
-        _option("--ctx", panel=_MODEL, metavar="N", about="Context size in tokens."),
+        option("--ctx", panel=_MODEL, metavar="N", about="Context size in tokens."),
     ] = None
     config: Annotated[
         str | None,
-        _option(
+        option(
             "--config",
             panel=_MODEL,
             metavar="FILE",
@@ -97,7 +88,7 @@ class EngineOptions:
     ] = None
     drafter: Annotated[
         str | None,
-        _option(
+        option(
             "--drafter",
             panel=_SPECULATION,
             metavar="NAME",
@@ -106,7 +97,7 @@ class EngineOptions:
     ] = None
     num_speculative_tokens: Annotated[
         str | None,
-        _option(
+        option(
             "--num-speculative-tokens",
             panel=_SPECULATION,
             metavar="N",
@@ -115,7 +106,7 @@ class EngineOptions:
     ] = None
     verify: Annotated[
         str | None,
-        _option(
+        option(
             "--verify",
             panel=_SPECULATION,
             metavar="RULE",
@@ -124,7 +115,7 @@ class EngineOptions:
     ] = None
     strict: Annotated[
         bool,
-        _option(
+        option(
             "--strict",
             panel=_SPECULATION,
             about="Only passes that agree bit for bit; on llama slower, on native always so.",
@@ -132,7 +123,7 @@ class EngineOptions:
     ] = False
     draft_head_size: Annotated[
         str | None,
-        _option(
+        option(
             "--draft-head-size",
             panel=_SPECULATION,
             metavar="N",
@@ -142,16 +133,17 @@ class EngineOptions:
     ] = None
     no_draft_requantize: Annotated[
         bool,
-        _option(
+        option(
             "--no-draft-requantize",
             panel=_SPECULATION,
             about="Keep a native draft model's weights as they are, not in 4 bits.",
         ),
     ] = False
 
-    def engine_config(self) -> EngineConfig:
-        """Return the configuration the options stand for; ConfigError names the wrong option."""
-        base = _base_config(self.config)
+    def engine_config(self, defaults: Mapping[str, Any] | None = None) -> EngineConfig:
+        """Return the configuration the options stand for, with `defaults` for what neither they nor
+        a file set; ConfigError names the wrong option."""
+        base = _base_config(self.config, defaults or {})
         models_alike = {
             "backend": self.backend,
             "threads": as_number(self.threads),
@@ -204,7 +196,7 @@ class ReplyOptions:
 
     max_tokens: Annotated[
         str,
-        _option(
+        option(
             "--max-tokens",
             panel=_SAMPLING,
             metavar="N",
@@ -213,7 +205,7 @@ class ReplyOptions:
     ] = str(DEFAULT_MAX_TOKENS)
     temperature: Annotated[
         str | None,
-        _option(
+        option(
             "--temperature",
             panel=_SAMPLING,
             metavar="X",
@@ -222,17 +214,17 @@ class ReplyOptions:
     ] = None
     top_k: Annotated[
         str | None,
-        _option("--top-k", panel=_SAMPLING, metavar="N", about="Keep the N likeliest; 0 is off."),
+        option("--top-k", panel=_SAMPLING, metavar="N", about="Keep the N likeliest; 0 is off."),
     ] = None
     top_p: Annotated[
         str | None,
-        _option(
+        option(
             "--top-p", panel=_SAMPLING, metavar="P", about="Keep this much probability; 1 is off."
         ),
     ] = None
     min_p: Annotated[
         str | None,
-        _option(
+        option(
             "--min-p",
             panel=_SAMPLING,
             metavar="P",
@@ -241,7 +233,7 @@ class ReplyOptions:
     ] = None
     repetition_penalty: Annotated[
         str | None,
-        _option(
+        option(
             "--repetition-penalty",
             panel=_SAMPLING,
             metavar="X",
@@ -250,7 +242,7 @@ class ReplyOptions:
     ] = None
     presence_penalty: Annotated[
         str | None,
-        _option(
+        option(
             "--presence-penalty",
             panel=_SAMPLING,
             metavar="X",
@@ -259,7 +251,7 @@ class ReplyOptions:
     ] = None
     frequency_penalty: Annotated[
         str | None,
-        _option(
+        option(
             "--frequency-penalty",
             panel=_SAMPLING,
             metavar="X",
@@ -268,7 +260,7 @@ class ReplyOptions:
     ] = None
     logit_bias: Annotated[
         list[str] | None,
-        _option(
+        option(
             "--logit-bias",
             panel=_SAMPLING,
             metavar="ID=VALUE",
@@ -277,25 +269,25 @@ class ReplyOptions:
     ] = None
     stop: Annotated[
         list[str] | None,
-        _option(
+        option(
             "--stop", panel=_SAMPLING, metavar="TEXT", about="End before this text; repeatable."
         ),
     ] = None
     seed: Annotated[
         str | None,
-        _option("--seed", panel=_SAMPLING, metavar="N", about="The same seed gives the same text."),
+        option("--seed", panel=_SAMPLING, metavar="N", about="The same seed gives the same text."),
     ] = None
     system: Annotated[
         str | None,
-        _option("--system", panel=_SAMPLING, metavar="TEXT", about="The system message."),
+        option("--system", panel=_SAMPLING, metavar="TEXT", about="The system message."),
     ] = None
     raw: Annotated[
         bool,
-        _option("--raw", panel=_SAMPLING, about="Send the prompt as it is: no chat template."),
+        option("--raw", panel=_SAMPLING, about="Send the prompt as it is: no chat template."),
     ] = False
     json_schema: Annotated[
         str | None,
-        _option(
+        option(
             "--json-schema",
             panel=_SAMPLING,
             metavar="FILE",
@@ -304,7 +296,7 @@ class ReplyOptions:
     ] = None
     logprobs: Annotated[
         str | None,
-        _option(
+        option(
             "--logprobs",
             panel=_OUTPUT,
             metavar="N",
@@ -337,15 +329,15 @@ class OutputOptions:
 
     color: Annotated[
         bool,
-        _option("--color", panel=_OUTPUT, about="Paint each token by who drafted it."),
+        option("--color", panel=_OUTPUT, about="Paint each token by who drafted it."),
     ] = False
     json: Annotated[
         bool,
-        _option("--json", panel=_OUTPUT, about="Print one JSON document."),
+        option("--json", panel=_OUTPUT, about="Print one JSON document."),
     ] = False
     verbose: Annotated[
         bool,
-        _option("--verbose", panel=_OUTPUT, about="Statistics always; tracebacks of errors."),
+        option("--verbose", panel=_OUTPUT, about="Statistics always; tracebacks of errors."),
     ] = False
 
 
@@ -372,10 +364,10 @@ def _is_here(reference: str) -> bool:
     return True
 
 
-def _base_config(path: str | None) -> EngineConfig:
+def _base_config(path: str | None, defaults: Mapping[str, Any]) -> EngineConfig:
     if path is None:
-        return EngineConfig(target=ModelConfig(reference=models.DEFAULT_TARGET))
-    return EngineConfig.from_toml(Path(path))
+        return EngineConfig(target=ModelConfig(reference=models.DEFAULT_TARGET), **defaults)
+    return EngineConfig.from_toml(Path(path), defaults=defaults)
 
 
 def _given(config: T, **values: Any) -> T:

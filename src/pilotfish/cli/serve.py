@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from pilotfish.cli.arguments import as_number, naming_options, with_options
+from pilotfish.cli.arguments import as_number, naming_options, option, with_options
 from pilotfish.cli.console import print_notices, talk, waiting
 from pilotfish.cli.options import EngineOptions
 from pilotfish.config import EngineConfig
@@ -27,14 +24,9 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "PILOTFISH_API_KEY"
 MOST_RUNNING = 8
 KEPT_SEQUENCES = 8
+_DEFAULTS = {"max_sessions": MOST_RUNNING, "kept_sequences": KEPT_SEQUENCES}
 
 _SERVER, _QUEUE = "Server", "Requests"
-
-
-def _option(name: str, *, panel: str, about: str, metavar: str = " ") -> Any:
-    return typer.Option(
-        name, metavar=metavar, help=about, rich_help_panel=panel, show_default=False
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +35,7 @@ class ServeOptions:
 
     host: Annotated[
         str | None,
-        _option(
+        option(
             "--host",
             panel=_SERVER,
             metavar="NAME",
@@ -52,11 +44,11 @@ class ServeOptions:
     ] = None
     port: Annotated[
         str | None,
-        _option("--port", panel=_SERVER, metavar="N", about="Default: 8000; 0 takes a free one."),
+        option("--port", panel=_SERVER, metavar="N", about="Default: 8000; 0 takes a free one."),
     ] = None
     api_key: Annotated[
         str | None,
-        _option(
+        option(
             "--api-key",
             panel=_SERVER,
             metavar="KEY",
@@ -65,7 +57,7 @@ class ServeOptions:
     ] = None
     cors_origin: Annotated[
         list[str] | None,
-        _option(
+        option(
             "--cors-origin",
             panel=_SERVER,
             metavar="ORIGIN",
@@ -74,7 +66,7 @@ class ServeOptions:
     ] = None
     max_body_bytes: Annotated[
         str | None,
-        _option(
+        option(
             "--max-body-bytes",
             panel=_SERVER,
             metavar="N",
@@ -83,7 +75,7 @@ class ServeOptions:
     ] = None
     model_name: Annotated[
         str | None,
-        _option(
+        option(
             "--model-name",
             panel=_SERVER,
             metavar="NAME",
@@ -92,11 +84,11 @@ class ServeOptions:
     ] = None
     log_prompts: Annotated[
         bool,
-        _option("--log-prompts", panel=_SERVER, about="Write prompts to the log, too."),
+        option("--log-prompts", panel=_SERVER, about="Write prompts to the log, too."),
     ] = False
     drain_seconds: Annotated[
         str | None,
-        _option(
+        option(
             "--drain-seconds",
             panel=_SERVER,
             metavar="X",
@@ -105,7 +97,7 @@ class ServeOptions:
     ] = None
     max_sessions: Annotated[
         str | None,
-        _option(
+        option(
             "--max-sessions",
             panel=_QUEUE,
             metavar="N",
@@ -114,7 +106,7 @@ class ServeOptions:
     ] = None
     max_waiting: Annotated[
         str | None,
-        _option(
+        option(
             "--max-waiting",
             panel=_QUEUE,
             metavar="N",
@@ -123,7 +115,7 @@ class ServeOptions:
     ] = None
     request_seconds: Annotated[
         str | None,
-        _option(
+        option(
             "--request-seconds",
             panel=_QUEUE,
             metavar="X",
@@ -132,7 +124,7 @@ class ServeOptions:
     ] = None
     kept_sequences: Annotated[
         str | None,
-        _option(
+        option(
             "--kept-sequences",
             panel=_QUEUE,
             metavar="N",
@@ -142,7 +134,7 @@ class ServeOptions:
     ] = None
     kept_tokens: Annotated[
         str | None,
-        _option(
+        option(
             "--kept-tokens",
             panel=_QUEUE,
             metavar="N",
@@ -152,20 +144,10 @@ class ServeOptions:
 
     def engine_config(self, engine: EngineOptions) -> EngineConfig:
         """Return the configuration of the models, with places for many requests."""
-        base = engine.engine_config()
-        in_file = _keys(engine.config)
-        numbers = {
-            "max_sessions": (self.max_sessions, MOST_RUNNING),
-            "kept_sequences": (self.kept_sequences, KEPT_SEQUENCES),
-            "kept_tokens": (self.kept_tokens, base.kept_tokens),
-        }
-        given: dict[str, Any] = {
-            name: as_number(text) if text is not None else default
-            for name, (text, default) in numbers.items()
-            if text is not None or name not in in_file
-        }
+        base = engine.engine_config(_DEFAULTS)
+        given = {name: as_number(getattr(self, name)) for name in (*_DEFAULTS, "kept_tokens")}
         with naming_options():
-            return replace(base, **given)
+            return replace(base, **{name: one for name, one in given.items() if one is not None})
 
     def server_options(self, reference: str) -> ServerOptions:
         """Return how the server listens; ConfigError names the wrong option."""
@@ -234,10 +216,6 @@ def model_name(reference: str) -> str:
     """Return what a model is called in the API: a file by its name, others by their reference."""
     path = Path(reference)
     return path.stem if path.suffix.lower() == ".gguf" and path.exists() else reference
-
-
-def _keys(path: str | None) -> set[str]:
-    return set() if path is None else set(tomllib.loads(Path(path).read_text()))
 
 
 def _warn(options: ServerOptions) -> None:

@@ -56,8 +56,7 @@ def forced(view: SessionView, budget: int) -> Proposal:
 
 
 def legal(view: SessionView, proposal: Proposal) -> Proposal:
-    """Return a proposal without laws up to its first token that the constraint rules out."""
-    if view.constraint is None or not proposal.token_ids or proposal.distributions is not None:
+    """Return a proposal as far as the view's constraint allows."""
+    if view.constraint is None:
         return proposal
-    output_ids = view.tokens[view.num_prompt_tokens :]
-    return proposal.truncated(view.constraint.num_legal(output_ids, proposal.token_ids))
+    return proposal.legal_beginning(view.constraint, view.tokens[view.num_prompt_tokens :])

@@ -125,16 +125,10 @@ def propose(
 
 
 def legal(session: Session, proposal: Proposal) -> Proposal:
-    """Return the proposal up to the first token that the session's constraint rules out: no row
-    is scored after it.
-
-    A token that was drawn stays, to be rejected: dropped for what it is, it would bend the law of
-    the token in its place.
-    """
-    if session.constraint is None or not proposal.token_ids:
+    """Return the proposal as far as the session's constraint allows: no row is scored after it."""
+    if session.constraint is None:
         return proposal
-    num_legal = session.constraint.num_legal(session.output_ids, proposal.token_ids)
-    return proposal.truncated(num_legal + (proposal.distributions is not None))
+    return proposal.legal_beginning(session.constraint, session.output_ids)
 
 
 def verify_and_commit(session: Session, rows: FloatArray, proposal: Proposal) -> list[EmittedToken]:

@@ -17,7 +17,7 @@ from pilotfish.engine.engine import Engine
 from pilotfish.engine.round import Clock
 from pilotfish.engine.session import Session
 from pilotfish.errors import BackendError, RequestTimedOut
-from pilotfish.types import IdArray, RoundRecord
+from pilotfish.types import IdArray, RoundRecord, common_length
 
 # prompts are read in passes this short where their cut changes no bit: they cost no more a token
 # than long ones, and nobody waits long for his turn; while replies run, shorter still, as each pass
@@ -267,10 +267,3 @@ class Scheduler:
             self._engine.finish(job.session)
         except Exception as failure:  # a place may be lost: that is no good end
             job.error = job.error or failure
-
-
-def common_length(one: IdArray, other: IdArray) -> int:
-    """Return at how many tokens from the beginning two sequences [n], [m] are the same."""
-    length = min(len(one), len(other))
-    differing = np.flatnonzero(one[:length] != other[:length])
-    return int(differing[0]) if len(differing) else length

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pilotfish.errors import BackendError
-from pilotfish.types import BoolArray, IdArray
+from pilotfish.types import BoolArray, IdArray, common_length
 
 _FIRST_ROOM_TOKENS = 256
 
@@ -69,9 +69,7 @@ class JsonConstraint:
         """Let the matcher have taken exactly these tokens, up to an end token; return whether there
         is one."""
         wanted = np.asarray(output_ids, dtype=np.int64)
-        num_shared = min(len(wanted), self._num_taken)
-        different = np.flatnonzero(self._taken[:num_shared] != wanted[:num_shared])
-        num_shared = int(different[0]) if len(different) else num_shared
+        num_shared = common_length(self._taken[: self._num_taken], wanted)
         if num_shared < self._num_taken:
             self._matcher.rollback(self._num_taken - num_shared)
             self._num_taken = num_shared

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from pilotfish.types import require, require_number
+from pilotfish.types import require_in_range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +29,9 @@ class ServiceLimits:
             if value is None and name == "most_tokens":
                 continue
             wanted = f"a whole number, {least} or more"
-            require_number(name, value, wanted, whole=True)
-            require(value >= least, name, value, wanted)
+            require_in_range(name, value, wanted, low=least, whole=True)
         wanted = "seconds, 0 (no limit) or more"
-        require_number("request_seconds", self.request_seconds, wanted)
-        require(
-            0 <= self.request_seconds < math.inf, "request_seconds", self.request_seconds, wanted
-        )
+        require_in_range("request_seconds", self.request_seconds, wanted, low=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-from pilotfish.types import require, require_number
+from pilotfish.types import require, require_in_range
 
 DEFAULT_PORT = 8000
 DEFAULT_BODY_BYTES = 4 * 1024 * 1024
@@ -37,8 +37,8 @@ class ServerOptions:
         for name in ("host", "model_name"):
             value = getattr(self, name)
             require(isinstance(value, str) and bool(value), name, value, "text")
-        require_number("port", self.port, wanted := f"a port from 0 to {MOST_PORTS}", whole=True)
-        require(0 <= self.port <= MOST_PORTS, "port", self.port, wanted)
+        wanted = f"a port from 0 to {MOST_PORTS}"
+        require_in_range("port", self.port, wanted, low=0, high=MOST_PORTS + 1, whole=True)
         if self.api_key is not None:
             usable = isinstance(self.api_key, str) and bool(self.api_key.strip())
             # the value is not shown: it may be nearly right
@@ -48,11 +48,9 @@ class ServerOptions:
             wanted = "'*' or an origin such as https://example.org"
             require(is_origin and not origin.endswith("/"), "cors_origins", origin, wanted)
         wanted = "a whole number above 0"
-        require_number("max_body_bytes", self.max_body_bytes, wanted, whole=True)
-        require(self.max_body_bytes > 0, "max_body_bytes", self.max_body_bytes, wanted)
-        require_number("drain_seconds", self.drain_seconds, wanted := "a finite number, 0 or more")
-        in_range = 0 <= self.drain_seconds < float("inf")
-        require(in_range, "drain_seconds", self.drain_seconds, wanted)
+        require_in_range("max_body_bytes", self.max_body_bytes, wanted, low=1, whole=True)
+        wanted = "a finite number, 0 or more"
+        require_in_range("drain_seconds", self.drain_seconds, wanted, low=0)
 
     @property
     def is_local(self) -> bool:
