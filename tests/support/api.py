@@ -46,18 +46,27 @@ def tokenizer(template: str | None = TEMPLATE) -> ScriptedTokenizer:
     return ScriptedTokenizer(pieces, special=(START, END), end_ids=(END,), chat_template=template)
 
 
+def last_message(text: list[int]) -> tuple[list[int], int]:
+    """Return what the last message of a chat says, and how long the reply to it is; a "?" where the
+    text does not end with a turn of the assistant."""
+    begin = len(text) - text[::-1].index(START)
+    position = len(text) - begin - len("assistant:")
+    last = text[: max(0, begin - 2)]  # the message before, without its end
+    said = last[len(last) - last[::-1].index(START) :] if START in last else []
+    if position < 0 or ord(":") not in said:
+        return [ord("?")], 0
+    return said[said.index(ord(":")) + 1 :], position
+
+
 def parrot(prefix: tuple[int, ...]) -> FloatArray:
     """Return logits that repeat the last message of a chat, or what a raw prompt says before "|".
 
-    A message that begins with "?", and a prompt without "|", are followed by anything, without end.
+    A message that begins with "?", and a prompt without "|", are followed by anything, without end;
+    so is a reply that was biased to begin a turn of its own.
     """
     text = list(prefix)
     if START in text:
-        begin = len(text) - text[::-1].index(START)
-        last = text[: begin - 2]  # the message before, without its end
-        said = last[len(last) - last[::-1].index(START) :]
-        said = said[said.index(ord(":")) + 1 :]
-        position = len(text) - begin - len("assistant:")
+        said, position = last_message(text)
     elif ord("|") in text:
         said = text[: text.index(ord("|"))]
         position = len(text) - len(said) - 1
