@@ -76,6 +76,62 @@ def test_greedy_text_of_the_tiny_model_varies(model: LlamaModel):
     assert len(set(greedy(model, TEXT[:5], 40))) > 8
 
 
+def test_a_close_that_is_refused_can_be_repeated(model: LlamaModel):
+    caches = [model.new_cache() for _ in range(3)]
+    with model._exclusive, pytest.raises(BackendError, match="another thread"):
+        caches[0].close()
+    assert caches[0].is_open
+    for cache in (*caches, *caches):
+        cache.close()
+    places = [model.new_cache() for _ in range(3)]
+    for cache in places:
+        cache.close()
+
+
+def test_a_cache_that_was_dropped_gives_its_place_back(model: LlamaModel):
+    for _ in range(7):
+        rows_of(model, model.new_cache(), TEXT[20:40])
+    caches = [model.new_cache() for _ in range(3)]
+    expected = rows_of(model, caches[0], TEXT[:10])
+    for cache in caches[1:]:
+        np.testing.assert_allclose(rows_of(model, cache, TEXT[:10]), expected, atol=1e-4)
+    for cache in caches:
+        cache.close()
+
+
+def test_a_cache_closed_late_leaves_the_next_holder_of_its_place_alone(model: LlamaModel):
+    first = model.new_cache()
+    # the place was given back, and an interrupt came before the cache knew
+    model.release(first)
+    second = model.new_cache()
+    assert second.sequence == first.sequence
+    rows_of(model, second, TEXT[:10])
+    first.close()
+    assert len(second) == 10
+    after = rows_of(model, second, [1])
+    second.truncate(0)
+    np.testing.assert_allclose(rows_of(model, second, [*TEXT[:10], 1])[-1:], after, atol=1e-4)
+    second.close()
+
+
+def test_a_prefix_that_cannot_be_copied_takes_no_place(
+    model: LlamaModel, cache: LlamaCache, monkeypatch: pytest.MonkeyPatch
+):
+    rows_of(model, cache, TEXT[:10])
+
+    def refuse(source: int, sequence: int) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model._context, "copy", refuse)
+        for _ in range(3):
+            with pytest.raises(MemoryError):
+                cache.prefix(5)
+    copies = [cache.prefix(5) for _ in range(2)]
+    for copy in copies:
+        copy.close()
+
+
 @pytest.mark.parametrize("shared_cells", [False, True])
 def test_ragged_sequences_in_one_pass_equal_each_alone(
     tiny_path: Path, model: LlamaModel, shared_cells: bool

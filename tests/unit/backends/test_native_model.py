@@ -147,6 +147,107 @@ def test_a_failing_pass_leaves_every_cache_as_it_was(
     np.testing.assert_array_equal(again, expected[1][3:])
 
 
+class RefusingPart:
+    """A part of the core that refuses every call but `is_open` and `__len__`."""
+
+    is_open = True
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*given: Any) -> Any:
+            raise self.error("loaded before this process was forked")
+
+        return refuse
+
+
+REFUSALS = [RuntimeError, ValueError, MemoryError]
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+def test_a_sequence_that_the_core_refuses_takes_no_place(
+    model: NativeModel, error: type[Exception]
+) -> None:
+    origin = model.new_cache()
+    model.forward([Segment(origin, TEXT[:10])])
+    core, sequence = model._core, origin.sequence
+    model._core = origin.sequence = RefusingPart(error)
+    for _ in range(4):
+        with pytest.raises(BackendError, match="native core failed: loaded before"):
+            model.new_cache()
+        with pytest.raises(BackendError, match="native core failed: loaded before"):
+            origin.prefix(5)
+    model._core, origin.sequence = core, sequence
+    others = [origin.prefix(5), model.new_cache()]
+    assert [len(other) for other in others] == [5, 0]
+    with pytest.raises(BackendError, match="all 3 sequences"):
+        model.new_cache()
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+def test_whatever_the_core_refuses_is_an_error_of_ours(
+    model: NativeModel, error: type[Exception]
+) -> None:
+    cache, core = model.new_cache(), model._core
+    model._core = cache.sequence = RefusingPart(error)
+    calls = [
+        lambda: cache.truncate(3),
+        model.read_weights,
+        lambda: model._extend_head(np.array([1], dtype=np.int32)),
+        model.close,
+    ]
+    for call in calls:
+        with pytest.raises(BackendError, match="native core failed: loaded before"):
+            call()
+    model._core = core
+
+
+def test_a_close_that_is_refused_can_be_repeated(model: NativeModel) -> None:
+    caches = [model.new_cache() for _ in range(3)]
+    sequence = caches[0].sequence
+    caches[0].sequence = RefusingPart(RuntimeError)
+    with pytest.raises(BackendError, match="native core"):
+        caches[0].close()
+    caches[0].sequence = sequence
+    with model._exclusive, pytest.raises(BackendError, match="another thread"):
+        caches[0].close()
+    assert caches[0].is_open
+    for _ in range(2):
+        caches[0].close()
+    assert not caches[0].is_open
+    caches[0] = model.new_cache()
+    with pytest.raises(BackendError, match="all 3 sequences"):
+        model.new_cache()
+
+
+def test_a_cache_that_was_dropped_gives_its_place_back(model: NativeModel) -> None:
+    expected = rows_of(model, TEXT[:10])
+    for _ in range(7):
+        model.forward([Segment(model.new_cache(), TEXT[20:40])])
+    caches = [model.new_cache() for _ in range(3)]
+    for cache in caches:
+        np.testing.assert_array_equal(model.forward([Segment(cache, TEXT[:10])])[0], expected)
+
+
+def test_a_self_check_that_finds_no_memory_says_so_and_frees_the_model(
+    tiny_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = []
+
+    def run(core: Any, sample_ids: Any) -> Any:
+        cores.append(core)
+        raise MemoryError("std::bad_alloc")
+
+    monkeypatch.setattr(self_check, "run", run)
+    with pytest.raises(NotEnoughMemory, match=r"tiny\.gguf does not fit into memory"):
+        NativeModel(tiny_path, threads=1)
+    assert not cores[0].is_open
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [

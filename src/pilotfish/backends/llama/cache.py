@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class LlamaCache:
     """One sequence of a model; made by `LlamaModel.new_cache`, given back by `close`."""
 
-    __slots__ = ("_is_open", "_length", "_model", "sequence")
+    __slots__ = ("__weakref__", "_is_open", "_length", "_model", "sequence")
 
     def __init__(self, model: LlamaModel, sequence: int) -> None:
         self._model = model
@@ -48,8 +48,9 @@ class LlamaCache:
     def close(self) -> None:
         """Give the sequence's place back; closing twice does nothing."""
         if self._is_open:
-            self._is_open = False
+            # a model that refuses, at work in another thread, has not taken the place back
             self._model.release(self)
+            self._is_open = False
 
     def set_length(self, length: int) -> None:
         """Note how many tokens are evaluated now; called by the model only."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from pilotfish.backends.exclusive import Exclusive
 from pilotfish.backends.facts import ModelFacts
@@ -104,7 +104,8 @@ class LlamaModel:
             context_bytes=context_bytes(loaded, options),
         )
         self._tokenizer = LlamaTokenizer(loaded, vocab_size=self._context.vocab_size)
-        self._free_sequences = list(range(max_sessions))
+        # not a list of free ones: a cache dropped without being closed is not in it
+        self._open_caches: WeakValueDictionary[int, LlamaCache] = WeakValueDictionary()
         self._slow_passes = SlowPassDetector(self._facts.weight_bytes, threads=options.threads)
         if strict:
             self._keep_to_widths(options, strict_widths)
@@ -181,12 +182,12 @@ class LlamaModel:
             self._check_cache(cache)
             check_prefix(length, len(cache))
             copy = self._take_place()
-            # streams of cells are copied whole, and cut afterwards
-            self._context.copy(cache.sequence, copy.sequence)
-            copy.set_length(len(cache))
             try:
+                # streams of cells are copied whole, and cut afterwards
+                self._context.copy(cache.sequence, copy.sequence)
+                copy.set_length(len(cache))
                 self._cut(copy, length)
-            except CacheNotTruncatable:
+            except BaseException:
                 self._give_back(copy)
                 raise
             return copy
@@ -243,18 +244,24 @@ class LlamaModel:
         self.close()
 
     def _take_place(self) -> LlamaCache:
-        if not self._free_sequences:
-            places = self._context.options.max_sessions
+        places = self._context.options.max_sessions
+        # neighbours in id share passes, so the lowest free id keeps sequences together
+        sequence = next((s for s in range(places) if s not in self._open_caches), None)
+        if sequence is None:
             raise BackendError(
                 f"all {places} sequences of this model are in use",
                 hint="close a cache, or load the model with a larger max_sessions",
             )
-        # neighbours in id share passes, so the lowest free id keeps sequences together
-        return LlamaCache(self, heapq.heappop(self._free_sequences))
+        # what a cache that was dropped without being closed left there
+        self._context.truncate(sequence, 0)
+        cache = LlamaCache(self, sequence)
+        self._open_caches[sequence] = cache
+        return cache
 
     def _give_back(self, cache: LlamaCache) -> None:
-        self._context.truncate(cache.sequence, 0)
-        heapq.heappush(self._free_sequences, cache.sequence)
+        if self._open_caches.get(cache.sequence) is cache:
+            self._context.truncate(cache.sequence, 0)
+            del self._open_caches[cache.sequence]
 
     def _evaluate(self, segments: Sequence[Segment]) -> list[FloatArray]:
         if self._widths:

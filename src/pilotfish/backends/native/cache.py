@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class NativeCache:
     """One sequence of a model; made by `NativeModel.new_cache`, given back by `close`."""
 
-    __slots__ = ("_is_open", "_model", "sequence")
+    __slots__ = ("__weakref__", "_is_open", "_model", "sequence")
 
     def __init__(self, model: NativeModel, sequence: Sequence) -> None:
         self._model = model
@@ -45,5 +45,6 @@ class NativeCache:
     def close(self) -> None:
         """Give the sequence's place back; closing twice does nothing."""
         if self._is_open:
-            self._is_open = False
+            # a model that refuses, at work in another thread, has not taken the place back
             self._model.release(self)
+            self._is_open = False

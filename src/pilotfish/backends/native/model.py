@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +34,13 @@ from pilotfish.backends.native.loading import (
 from pilotfish.backends.native.self_check import SelfCheck, kept_or_run
 from pilotfish.backends.segments import check_prefix, check_segments
 from pilotfish.backends.self_check import file_identity, sample_text
-from pilotfish.errors import BackendError
+from pilotfish.errors import BackendError, NotEnoughMemory
 from pilotfish.gguf import GgufHeader
 from pilotfish.types import FloatArray, Segment
 
 if TYPE_CHECKING:
     from pilotfish_native import Model
+    from pilotfish_native import Sequence as CoreSequence
 
 _LOG = logging.getLogger("pilotfish")
 
@@ -100,13 +103,17 @@ class NativeModel:
             header, self._options, vocab_size=self._vocab_size, head_ids=kept_ids
         )
         self._exclusive = Exclusive(self._core)
-        self._num_open = 0
+        # not a count: a cache that was refused, or dropped without being closed, is not in it
+        self._open_caches: WeakSet[NativeCache] = WeakSet()
         self._head = None
         if kept_ids is not None:
             self._head = SubsetHead(kept_ids, vocab_size=self._vocab_size, add=self._extend_head)
         self._facts = _facts(header, self._core, self._options, vocabulary=self._vocab_size)
         try:
             self._self_check = self._check_rows()
+        except MemoryError as error:
+            self._core.close()
+            raise NotEnoughMemory(f"{header.path.name} does not fit into memory") from error
         except BaseException:
             self._core.close()
             raise
@@ -155,8 +162,8 @@ class NativeModel:
         """Return an empty cache; raises BackendError when all places are taken."""
         with self._exclusive:
             self._require_place()
-            self._num_open += 1
-            return NativeCache(self, self._core.new_sequence())
+            with _errors_of_the_core():
+                return self._opened(self._core.new_sequence())
 
     def copy_prefix(self, cache: NativeCache, length: int) -> NativeCache:
         """Return a new cache with the first `length` tokens; callers use `cache.prefix`."""
@@ -164,8 +171,8 @@ class NativeModel:
             self._check_cache(cache)
             check_prefix(length, len(cache))
             self._require_place()
-            self._num_open += 1
-            return NativeCache(self, cache.sequence.prefix(length))
+            with _errors_of_the_core():
+                return self._opened(cache.sequence.prefix(length))
 
     def forward(self, segments: Sequence[Segment]) -> list[FloatArray]:
         """Evaluate the segments and return float32 logits [num_rows, vocab_size] for each.
@@ -178,16 +185,17 @@ class NativeModel:
             sequences = [cast(NativeCache, segment.cache).sequence for segment in segments]
             begun = [len(sequence) for sequence in sequences]
             try:
-                rows = self._core.forward(
-                    sequences,
-                    [segment.token_ids for segment in segments],
-                    [segment.first_row for segment in segments],
-                )
-            except (RuntimeError, ValueError, MemoryError) as error:
+                with _errors_of_the_core():
+                    rows = self._core.forward(
+                        sequences,
+                        [segment.token_ids for segment in segments],
+                        [segment.first_row for segment in segments],
+                    )
+            except BackendError:
                 for sequence, length in zip(sequences, begun, strict=True):
                     if len(sequence) > length:
                         sequence.truncate(length)
-                raise BackendError(f"the native core failed: {error}") from error
+                raise
         return self._split(rows, segments)
 
     def truncate(self, cache: NativeCache, length: int) -> None:
@@ -196,27 +204,28 @@ class NativeModel:
             self._check_cache(cache)
             if not 0 <= length <= len(cache):
                 raise BackendError(f"cannot cut a cache of {len(cache)} tokens to {length}")
-            cache.sequence.truncate(length)
+            with _errors_of_the_core():
+                cache.sequence.truncate(length)
 
     def release(self, cache: NativeCache) -> None:
         """Take back the place of `cache`; callers use `cache.close`."""
         if self._core.is_open:
-            with self._exclusive:
+            with self._exclusive, _errors_of_the_core():
                 cache.sequence.close()
-                self._num_open -= 1
+                self._open_caches.discard(cache)
 
     def read_weights(self) -> tuple[float, int]:
         """Return the seconds of reading all weights of a pass and nothing else, and their bytes.
 
         Measures the machine: no pass can be faster.
         """
-        with self._exclusive:
+        with self._exclusive, _errors_of_the_core():
             return self._core.read_weights(), self._core.step_bytes
 
     def close(self) -> None:
         """Free the model and its caches; closing twice does nothing."""
         if self._core.is_open:
-            with self._exclusive:
+            with self._exclusive, _errors_of_the_core():
                 self._core.close()
 
     def __enter__(self) -> NativeModel:
@@ -234,11 +243,16 @@ class NativeModel:
 
     def _require_place(self) -> None:
         places = self._options.max_sessions
-        if self._num_open == places:
+        if len(self._open_caches) >= places:
             raise BackendError(
                 f"all {places} sequences of this model are in use",
                 hint="close a cache, or load the model with a larger max_sessions",
             )
+
+    def _opened(self, sequence: CoreSequence) -> NativeCache:
+        cache = NativeCache(self, sequence)
+        self._open_caches.add(cache)
+        return cache
 
     def _split(self, rows: NDArray[np.float32], segments: Sequence[Segment]) -> list[FloatArray]:
         if self._head is None:
@@ -290,8 +304,17 @@ class NativeModel:
         return check
 
     def _extend_head(self, token_ids: NDArray[np.int32]) -> None:
-        with self._exclusive:
+        with self._exclusive, _errors_of_the_core():
             self._core.extend_head(token_ids)
+
+
+@contextmanager
+def _errors_of_the_core() -> Iterator[None]:
+    """Turn what the core raises into BackendError, the one error callers of a model catch."""
+    try:
+        yield
+    except (RuntimeError, ValueError, MemoryError) as error:
+        raise BackendError(f"the native core failed: {error}") from error
 
 
 def _facts(header: GgufHeader, core: Model, options: LoadOptions, *, vocabulary: int) -> ModelFacts:
