@@ -14,6 +14,7 @@ from pilotfish.errors import BackendError
 from pilotfish.sampling import (
     Sampler,
     Stream,
+    TokenHistory,
     adjust_row,
     candidates,
     draw,
@@ -110,9 +111,8 @@ def test_a_part_of_a_row_is_the_row_with_the_rest_ruled_out(
     whole = np.full(size, -np.inf, dtype=np.float32)
     whole[ids] = row[ids]
     options = SamplingSettings(temperature=temperature, **filters, **(ADJUSTED if adjusted else {}))
-    sampler = Sampler(options, seed, num_prompt_tokens=2, end_ids=frozenset({1}))
-    history = rng.integers(0, size, 6)
-    history[-1] = size - 1
+    sampler = Sampler(options, seed, end_ids=frozenset({1}))
+    history = TokenHistory([*rng.integers(0, size, 5), size - 1], num_prompt_tokens=2)
     assert sampler.choose(row[ids], history, ids) == sampler.choose(whole, history)
     law, expected = sampler.law(row[ids], history, ids), sampler.law(whole, history)
     assert (np.diff(law.ids) > 0).all()
@@ -217,8 +217,7 @@ def adjusted(
     result = adjust_row(
         np.array(row, dtype=np.float32),
         SamplingSettings(**options),  # type: ignore[arg-type]
-        np.array(history, dtype=np.int64),
-        num_prompt_tokens=prompt,
+        TokenHistory(history, num_prompt_tokens=prompt),
         end_ids=frozenset({0}),
     )
     return [round(float(x), 5) for x in result]
@@ -237,8 +236,8 @@ def test_penalties_bias_and_bans() -> None:
 
 def test_a_row_that_nothing_applies_to_is_not_copied() -> None:
     row = np.zeros(4, dtype=np.float32)
-    empty = np.empty(0, dtype=np.int64)
-    same = adjust_row(row, SamplingSettings(), empty, num_prompt_tokens=0, end_ids=frozenset())
+    empty = TokenHistory([], num_prompt_tokens=0)
+    same = adjust_row(row, SamplingSettings(), empty, end_ids=frozenset())
     assert same is row
 
 

@@ -19,7 +19,7 @@ from pilotfish.errors import BackendError, ConfigError
 from pilotfish.generation import TextEngine
 from pilotfish.grammar import JsonGrammars
 from pilotfish.protocols import Drafter
-from pilotfish.sampling import Sampler, gumbel_noise, noise_key
+from pilotfish.sampling import Sampler, TokenHistory, gumbel_noise, noise_key
 from pilotfish.types import BoolArray, Distribution, FloatArray, Proposal, SamplingSettings
 from pilotfish.verify import verify_token
 from support.drafters import FunctionDrafter, random_tokens
@@ -218,7 +218,7 @@ def test_what_is_left_keeps_its_law_renormalised(
         allowed = np.zeros(400, dtype=bool)
         allowed[generator.choice(400, num_allowed, replace=False)] = True
         free, bound = samplers(settings, allowed)
-        history = np.array([1, 2, 7], dtype=np.int64)
+        history = TokenHistory([1, 2, 7], num_prompt_tokens=2)
         whole, law = free.law(row, history), bound.law(row, history)
         expected = np.where(allowed, dense(whole, 400), 0)
         np.testing.assert_allclose(dense(law, 400), expected / expected.sum(), atol=1e-12)
@@ -245,9 +245,7 @@ class Fixed:
 
 
 def samplers(settings: SamplingSettings, allowed: BoolArray) -> tuple[Sampler, Sampler]:
-    return Sampler(settings, 3, 2, frozenset()), Sampler(
-        settings, 3, 2, frozenset(), Fixed(allowed)
-    )
+    return Sampler(settings, 3, frozenset()), Sampler(settings, 3, frozenset(), Fixed(allowed))
 
 
 def dense(law: Distribution, size: int) -> FloatArray:

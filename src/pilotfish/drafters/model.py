@@ -12,7 +12,14 @@ import numpy as np
 from pilotfish.errors import BackendError
 from pilotfish.prefixes import PrefixPool
 from pilotfish.protocols import Cache, StopRule, TargetModel
-from pilotfish.sampling import Sampler, Stream, as_history, draw, greedy_choice, legal_row
+from pilotfish.sampling import (
+    Sampler,
+    Stream,
+    TokenHistory,
+    draw,
+    greedy_choice,
+    legal_row,
+)
 from pilotfish.types import (
     BoolArray,
     Distribution,
@@ -43,14 +50,23 @@ class PartialHead(Protocol):
 class _Request:
     """What the draft model has read of one request: `read` mirrors the cache, token by token.
 
-    `entries` are those added to a partial head that belong to tokens of this request.
+    `history` is the text as the last round saw it, with the drafts tried after it. `entries` are
+    those added to a partial head that belong to tokens of this request.
     """
 
     request_id: int
     cache: Cache
+    history: TokenHistory
+    num_text_tokens: int
     read: list[int] = field(default_factory=list)
     num_settled: int = 0
     entries: set[int] = field(default_factory=set)
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Let `history` be the text `tokens`, which has only grown since the last time."""
+        self.history.truncate(self.num_text_tokens)
+        self.history.extend(tokens[self.num_text_tokens :])
+        self.num_text_tokens = len(tokens)
 
     def unread(self, tokens: Sequence[int]) -> Sequence[int]:
         """Cut the cache to what it shares with `tokens`, leaving at least the last one to read,
@@ -191,7 +207,8 @@ class ModelDrafter:
             return None
         request = self._request(view)
         # rows come to it without what the view's constraint rules out
-        sampler = Sampler(view.settings, view.seed, view.num_prompt_tokens, view.end_ids)
+        sampler = Sampler(view.settings, view.seed, view.end_ids)
+        request.follow(view.tokens)
         unread = request.unread(view.tokens)
         if self._head is not None:
             self._extend_head(self._head, request, unread)
@@ -201,7 +218,13 @@ class ModelDrafter:
         request = self._requests.get(view.request_id)
         if request is None:
             cache = self._prefixes.begin(view.tokens)
-            request = _Request(view.request_id, cache, read=list(view.tokens[: len(cache)]))
+            request = _Request(
+                view.request_id,
+                cache,
+                TokenHistory(view.tokens, num_prompt_tokens=view.num_prompt_tokens),
+                len(view.tokens),
+                read=list(view.tokens[: len(cache)]),
+            )
             self._requests[view.request_id] = request
             num_prompt_tokens = view.num_prompt_tokens
             self._prefixes.watch(
@@ -266,11 +289,10 @@ class ModelDrafter:
 
     def _extend(self, draft: _Draft, row: FloatArray) -> bool:
         """Draw the next token from the row if it is worth it; return whether to go on."""
-        view = draft.view
-        history = as_history(view.tokens, draft.token_ids)
+        view, history = draft.view, draft.request.history
         try:
             if view.constraint is not None:
-                row = self._legal(row, view.constraint.allowed(history[view.num_prompt_tokens :]))
+                row = self._legal(row, view.constraint.allowed(history.output_ids))
                 if row.max() == -np.inf:  # a part of a head may lack all that may follow
                     return False
             draft.chances.append(largest_probability(row))
@@ -281,6 +303,7 @@ class ModelDrafter:
             self._prefixes.distrust(view.request_id)
             return False
         draft.token_ids.append(token)
+        history.extend([token])
         draft.unread = [token]
         if len(draft.token_ids) >= draft.budget or token in view.end_ids:
             return False
@@ -289,7 +312,7 @@ class ModelDrafter:
     def _legal(self, row: FloatArray, allowed: BoolArray) -> FloatArray:
         return legal_row(row, allowed, None if self._head is None else self._head.ids)
 
-    def _choose(self, draft: _Draft, row: FloatArray, history: IdArray) -> int:
+    def _choose(self, draft: _Draft, row: FloatArray, history: TokenHistory) -> int:
         ids = None if self._head is None else self._head.ids
         if not draft.view.needs_laws:
             return draft.sampler.choose(row, history, ids)

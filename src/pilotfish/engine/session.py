@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pilotfish.protocols import Cache, Constraint
-from pilotfish.sampling import Sampler, Stream, as_history, draw, token_logprobs, uniform
+from pilotfish.sampling import Sampler, Stream, TokenHistory, draw, token_logprobs, uniform
 from pilotfish.types import (
     Distribution,
     DraftWish,
     EmittedToken,
     FloatArray,
-    IdArray,
     Proposal,
     RoundRecord,
     SamplingSettings,
@@ -72,7 +71,8 @@ class Session:
         self.is_prepared = False
         self.wish = wish or DraftWish()
         self.constraint = constraint
-        self._sampler = Sampler(settings, seed, len(prompt), end_ids, constraint)
+        self._sampler = Sampler(settings, seed, end_ids, constraint)
+        self._history = TokenHistory(prompt, num_prompt_tokens=len(prompt))
         self._completes_stop = completes_stop
         self._verify_rule = verify_rule
 
@@ -113,24 +113,23 @@ class Session:
 
     def verify(self, rows: FloatArray, proposal: Proposal) -> Verdict:
         """Decide how many draft tokens stand; rows [1 + drafted, vocab]."""
-        history = as_history(self.tokens, proposal.token_ids)
-        num_tokens = len(self.tokens)
+        self._history.truncate(len(self.tokens))
+        if self._verify_rule == "token":
+            return self._verify_token(rows, proposal)
 
         def choose(index: int) -> int:
-            return self._sampler.choose(rows[index], history[: num_tokens + index])
+            return self._sampler.choose(rows[index], self._history_with(proposal, index))
 
-        if self._verify_rule == "token":
-            return self._verify_token(rows, proposal, history)
         return verify_match(proposal, choose)
 
-    def _verify_token(self, rows: FloatArray, proposal: Proposal, history: IdArray) -> Verdict:
+    def _verify_token(self, rows: FloatArray, proposal: Proposal) -> Verdict:
         num_tokens, round_index = len(self.tokens), len(self.records)
 
         def key(index: int, stream: Stream) -> int:
             return self._sampler.key(num_tokens + index, stream, round_index)
 
         def target_law(index: int) -> Distribution:
-            return self._sampler.law(rows[index], history[: num_tokens + index])
+            return self._sampler.law(rows[index], self._history_with(proposal, index))
 
         def accept(index: int, chance: float) -> bool:
             return uniform(key(index, Stream.ACCEPTANCE)) < chance
@@ -139,6 +138,12 @@ class Session:
             return draw(law, key(index, Stream.CORRECTION))
 
         return verify_token(proposal, target_law=target_law, accept=accept, draw=draw_from)
+
+    def _history_with(self, proposal: Proposal, num_drafts: int) -> TokenHistory:
+        """Return the history of the row after so many draft tokens; rows are asked in order."""
+        num_tried = len(self._history) - len(self.tokens)
+        self._history.extend(proposal.token_ids[num_tried:num_drafts])
+        return self._history
 
     def commit(self, rows: FloatArray, proposal: Proposal, verdict: Verdict) -> list[EmittedToken]:
         """Append what the round emits, cut the cache, and return the emitted tokens.
@@ -161,6 +166,8 @@ class Session:
             )
             for index, token in enumerate(clip.tokens)
         ]
+        self._history.truncate(len(self.tokens))
+        self._history.extend(clip.tokens)
         self.tokens.extend(clip.tokens)
         self.num_tokens_left -= len(clip.tokens)
         self.emitted.extend(emitted)

@@ -1,13 +1,13 @@
 """Choosing one token from one row of logits: what the rules are, and the noise they use.
 
 choice.py   penalties, filters, laws, greedy and seeded choice; the sampler of one request
+history.py  the tokens before a row, and how often each
 noise.py    random numbers as a function of (seed, position, stream, token id)
 """
 
 from pilotfish.sampling.choice import (
     Sampler,
     adjust_row,
-    as_history,
     candidates,
     draw,
     greedy_choice,
@@ -16,13 +16,14 @@ from pilotfish.sampling.choice import (
     seeded_choice,
     token_logprobs,
 )
+from pilotfish.sampling.history import TokenHistory
 from pilotfish.sampling.noise import Stream, gumbel_noise, mix, noise_key, uniform
 
 __all__ = [
     "Sampler",
     "Stream",
+    "TokenHistory",
     "adjust_row",
-    "as_history",
     "candidates",
     "draw",
     "greedy_choice",

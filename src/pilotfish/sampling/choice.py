@@ -16,7 +16,6 @@ entry of a row belongs to, in any order; the noise is that of the token, as in t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilotfish.errors import BackendError, ConfigError
+from pilotfish.sampling.history import TokenHistory
 from pilotfish.sampling.noise import Stream, gumbel_noise, noise_key, score_bounds
 from pilotfish.types import (
     BoolArray,
@@ -56,35 +56,34 @@ def _adjusts(settings: SamplingSettings, num_output_tokens: int) -> bool:
 def adjust_row(
     row: FloatArray,
     settings: SamplingSettings,
-    history: IdArray,
+    history: TokenHistory,
     *,
-    num_prompt_tokens: int,
     end_ids: frozenset[int],
 ) -> FloatArray:
     """Return the row after penalties, bias, minimum and banned tokens; `row` itself if none apply.
 
     row      [vocab] logits of the position after `history`
-    history  [n] the prompt and everything after it, draft tokens before this row included
+    history  the prompt and everything after it, draft tokens before this row included
     """
-    output = history[num_prompt_tokens:]
-    if not _adjusts(settings, len(output)):
+    if not _adjusts(settings, history.num_output_tokens):
         return row
-    too_short = len(output) < settings.min_tokens
+    too_short = history.num_output_tokens < settings.min_tokens
     counting = settings.presence_penalty != 0 or settings.frequency_penalty != 0
-    repeating = settings.repetition_penalty != 1
     row = row.copy()
-    if repeating and len(history):
-        seen = np.unique(history)
+    if settings.repetition_penalty != 1:
+        seen = history.text_counts.ids
+        # a draft model may lack tokens the text has
         seen = seen[seen < len(row)]
         values = row[seen]
         penalty = np.float32(settings.repetition_penalty)
         row[seen] = np.where(values > 0, values / penalty, values * penalty)
-    if counting and len(output):
-        seen, counts = np.unique(output, return_counts=True)
-        # a draft model may lack tokens the reply has
-        has_entry = seen < len(row)
-        penalties = settings.presence_penalty + settings.frequency_penalty * counts[has_entry]
-        row[seen[has_entry]] -= penalties.astype(row.dtype)
+    if counting:
+        counts = history.output_counts
+        has_entry = counts.ids < len(row)
+        penalties = (
+            settings.presence_penalty + settings.frequency_penalty * counts.counts[has_entry]
+        )
+        row[counts.ids[has_entry]] -= penalties.astype(row.dtype)
     for token, bias in settings.logit_bias.items():
         if token < len(row):
             row[token] += bias
@@ -290,55 +289,49 @@ def token_logprobs(row: FloatArray, token_id: int, num_top: int) -> TokenLogprob
 class Sampler:
     """The sampler of one request: settings, seed and what history means for it.
 
-    `history` arguments are int64 arrays: prompt, reply so far, draft tokens before the row. Their
-    length is the absolute position of the token to choose.
+    The length of a history, draft tokens before the row included, is the absolute position of the
+    token to choose.
     """
 
     settings: SamplingSettings
     seed: int
-    num_prompt_tokens: int
     end_ids: frozenset[int]
     constraint: Constraint | None = None
 
-    def choose(self, row: FloatArray, history: IdArray, ids: IdArray | None = None) -> int:
+    def choose(self, row: FloatArray, history: TokenHistory, ids: IdArray | None = None) -> int:
         """Return the token plain decoding would choose at this position."""
         key = noise_key(self.seed, len(history)) if not self.settings.greedy else 0
         row, ids = self._adjusted(row, history, ids)
         return seeded_choice(row, self.settings, key, ids)
 
-    def law(self, row: FloatArray, history: IdArray, ids: IdArray | None = None) -> Distribution:
+    def law(
+        self, row: FloatArray, history: TokenHistory, ids: IdArray | None = None
+    ) -> Distribution:
         """Return the law the token at this position follows."""
         row, ids = self._adjusted(row, history, ids)
         return row_law(row, self.settings, ids)
 
     def _adjusted(
-        self, row: FloatArray, history: IdArray, ids: IdArray | None
+        self, row: FloatArray, history: TokenHistory, ids: IdArray | None
     ) -> tuple[FloatArray, IdArray | None]:
         """Return the row, and the token of each entry, after this request's penalties, bias,
         minimum and banned tokens, without what its constraint rules out."""
         settings, end_ids = self.settings, self.end_ids
-        output = history[self.num_prompt_tokens :]
+        num_output_tokens = history.num_output_tokens
         # all of these are told by token: a row of a part becomes one of the whole for them
-        if ids is not None and (self.constraint or _adjusts(settings, len(output))):
+        if ids is not None and (self.constraint or _adjusts(settings, num_output_tokens)):
             row, ids = scattered(row, ids), None
-        allowed = None if self.constraint is None else self.constraint.allowed(output)
+        allowed = None if self.constraint is None else self.constraint.allowed(history.output_ids)
         # a reply that must end here ends, however short
-        if allowed is not None and len(output) < settings.min_tokens and _only(allowed, end_ids):
+        if (
+            allowed is not None
+            and num_output_tokens < settings.min_tokens
+            and _only(allowed, end_ids)
+        ):
             end_ids = frozenset()
-        num_prompt_tokens = self.num_prompt_tokens
-        row = adjust_row(
-            row, settings, history, num_prompt_tokens=num_prompt_tokens, end_ids=end_ids
-        )
+        row = adjust_row(row, settings, history, end_ids=end_ids)
         return (row, ids) if allowed is None else _legal_entries(row, allowed)
 
     def key(self, position: int, stream: Stream, round_index: int) -> int:
         """Return the noise key of a position in a stream of this request."""
         return noise_key(self.seed, position, stream, round_index)
-
-
-def as_history(tokens: Sequence[int], extra: Sequence[int] = ()) -> IdArray:
-    """Return tokens and `extra` as one int64 array."""
-    history = np.empty(len(tokens) + len(extra), dtype=np.int64)
-    history[: len(tokens)] = tokens
-    history[len(tokens) :] = extra
-    return history
