@@ -14,7 +14,7 @@ from pilotfish.config import Request
 from pilotfish.drafters.forced import ForcedDrafter
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.none import NoDrafter
-from pilotfish.engine.round import legal
+from pilotfish.engine.round import usable
 from pilotfish.errors import BackendError, ConfigError
 from pilotfish.generation import TextEngine
 from pilotfish.grammar import JsonGrammars
@@ -254,6 +254,10 @@ def dense(law: Distribution, size: int) -> FloatArray:
     return whole
 
 
+def legal(session: Any, proposal: Proposal) -> Proposal:
+    return usable(session, proposal, vocab_size=6)
+
+
 @pytest.mark.parametrize("keep", [legal, lambda session, proposal: cut(proposal)])
 def test_drawn_drafts_that_are_not_legal_do_not_bend_the_law(keep: Any) -> None:
     """Exact, over every draft: the target's masked law comes out, but not where an illegal draft is
@@ -271,7 +275,7 @@ def test_drawn_drafts_that_are_not_legal_do_not_bend_the_law(keep: Any) -> None:
 
 
 class Bound:
-    """As much of a session as `legal` looks at: the first three tokens are legal."""
+    """As much of a session as `usable` looks at: the first three tokens are legal."""
 
     constraint = Fixed(np.arange(6) < 3)
     output_ids: Sequence[int] = ()

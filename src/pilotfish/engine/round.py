@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 
 from pilotfish.engine.session import Session, checked_rows
@@ -28,13 +29,10 @@ def run_round(
     start = clock()
     # 1. plan: how many tokens is each session worth drafting? 0 means plain decoding
     views = [session.view() for session in sessions]
-    budgets = [
-        min(budget, room_for_drafts(session, target))
-        for session, budget in zip(sessions, controller.draft_budgets(views), strict=True)
-    ]
+    budgets = plan_budgets(sessions, views, controller, target)
     # 2. draft
     draft_start = clock()
-    proposals = propose(sessions, views, budgets, drafter)
+    proposals = propose(sessions, views, budgets, drafter, vocab_size=target.vocab_size)
     draft_seconds = clock() - draft_start
     # 3. score: one target pass over each session's pending token and its proposal
     segments = [session.segment(p) for session, p in zip(sessions, proposals, strict=True)]
@@ -75,8 +73,34 @@ def run_round(
         )
         session.records.append(record)
         records.append(record)
-    controller.observe(records)
+    try:
+        controller.observe(records)
+    except Exception as error:  # likewise: the tokens are out, only drafts may suffer
+        give_up_drafting(sessions, error)
     return records
+
+
+def plan_budgets(
+    sessions: Sequence[Session],
+    views: Sequence[SessionView],
+    controller: Controller,
+    target: TargetModel,
+) -> list[int]:
+    """Return each session's draft budget; a controller that fails costs drafts, never the reply."""
+    try:
+        return [
+            max(0, min(budget, room_for_drafts(session, target)))
+            for session, budget in zip(sessions, controller.draft_budgets(views), strict=True)
+        ]
+    except Exception as error:  # a controller is there for drafts alone: decoding goes on
+        give_up_drafting(sessions, error)
+        return [0] * len(sessions)
+
+
+def give_up_drafting(sessions: Sequence[Session], error: Exception) -> None:
+    """Let the sessions go on without drafts, each with the first error that it met."""
+    for session in sessions:
+        session.drafting_error = session.drafting_error or error
 
 
 def plain_round_seconds(proposals: Sequence[Proposal], undrafted_seconds: float) -> float | None:
@@ -103,29 +127,39 @@ def propose(
     views: Sequence[SessionView],
     budgets: Sequence[int],
     drafter: Drafter,
+    *,
+    vocab_size: int,
 ) -> list[Proposal]:
     """Return a proposal for each session; a drafter that fails costs drafts, never the reply."""
     if not any(budgets):
         return [Proposal.empty()] * len(sessions)
     try:
         proposals = drafter.propose(views, budgets)
+        return [
+            usable(session, proposal.truncated(budget), vocab_size=vocab_size)
+            for session, proposal, budget in zip(sessions, proposals, budgets, strict=True)
+        ]
     except Exception as error:  # a drafter is optional: whatever it raises, decoding goes on
         if len(sessions) == 1:
             sessions[0].drafting_error = error
             return [Proposal.empty()]
         # ask one by one, so that only the session it fails for loses its drafts
         return [
-            propose([session], [view], [budget], drafter)[0]
+            propose([session], [view], [budget], drafter, vocab_size=vocab_size)[0]
             for session, view, budget in zip(sessions, views, budgets, strict=True)
         ]
-    return [
-        legal(session, proposal.truncated(budget))
-        for session, proposal, budget in zip(sessions, proposals, budgets, strict=True)
-    ]
 
 
-def legal(session: Session, proposal: Proposal) -> Proposal:
-    """Return the proposal as far as the session's constraint allows: no row is scored after it."""
+def usable(session: Session, proposal: Proposal, *, vocab_size: int) -> Proposal:
+    """Return the proposal as far as the session's constraint allows: no row is scored after it.
+
+    Raises ValueError or TypeError for what no target can score: one bad draft must not fail everybody's pass.
+    """
+    token_ids, laws = proposal.token_ids, proposal.distributions
+    if not all(0 <= operator.index(token) < vocab_size for token in token_ids):
+        raise ValueError(f"drafts {token_ids} are outside the vocabulary of {vocab_size}")
+    if laws is not None and len(laws) != len(token_ids):
+        raise ValueError(f"{len(token_ids)} drafts come with {len(laws)} laws")
     if session.constraint is None:
         return proposal
     return proposal.legal_beginning(session.constraint, session.output_ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from pilotfish.errors import (
     ContextLengthExceeded,
     PromptError,
 )
-from pilotfish.types import SamplingSettings, StopReason
+from pilotfish.types import Distribution, Proposal, SamplingSettings, StopReason
 from support.drafters import FunctionDrafter, RaisingDrafter, oracle, random_tokens
 from support.engines import SETTINGS, VOCAB, finish, scripted_engine
 
@@ -81,6 +82,90 @@ def test_in_a_batch_only_the_failing_request_loses_its_drafts() -> None:
     engine.run_together(sessions)
     assert [s.drafting_error is not None for s in sessions] == [True, False, False]
     assert all(any(r.num_drafted for r in s.records) for s in sessions[1:])
+
+
+class FailingController(FixedController):
+    """Raises, or answers nonsense, in one of its calls."""
+
+    def __init__(self, method: str, answer: Any = None) -> None:
+        super().__init__(4)
+        self.method, self.answer = method, answer
+        self.calls = 0
+
+    def draft_budgets(self, views: Any) -> Any:
+        return self._now("draft_budgets") or super().draft_budgets(views)
+
+    def observe(self, records: Any) -> None:
+        self._now("observe")
+
+    def _now(self, method: str) -> Any:
+        if method != self.method:
+            return None
+        self.calls += 1
+        if self.calls >= 3 and self.answer is None:
+            raise RuntimeError("the controller broke")
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    "controller",
+    [
+        FailingController("draft_budgets"),
+        FailingController("observe"),
+        FailingController("draft_budgets", [1, 2, 3, 4]),
+        FailingController("draft_budgets", ["many"] * 2),
+    ],
+)
+def test_a_controller_that_fails_costs_drafts_and_no_reply(controller: FailingController) -> None:
+    target = ScriptedModel(random_logits(VOCAB), vocab_size=VOCAB)
+    engine = Engine(target=target, drafter=random_tokens(VOCAB), controller=controller)
+    sessions = [engine.start((i, 2), max_tokens=20, seed=7) for i in range(2)]
+    engine.run_together(sessions)
+    for index, session in enumerate(sessions):
+        reference = finish(scripted_engine(), (index, 2), max_tokens=20)
+        assert session.output_ids == reference.output_ids
+        assert session.error is None
+        assert isinstance(session.drafting_error, RuntimeError | ValueError | TypeError)
+        assert not session.records[-1].num_drafted
+
+
+def test_budgets_below_zero_are_none_at_all() -> None:
+    controller = FailingController("draft_budgets", [-1, -1])
+    target = ScriptedModel(random_logits(VOCAB), vocab_size=VOCAB)
+    engine = Engine(target=target, drafter=random_tokens(VOCAB), controller=controller)
+    sessions = [engine.start((i, 2), max_tokens=9) for i in range(2)]
+    engine.run_together(sessions)
+    assert [len(session.output_ids) for session in sessions] == [9, 9]
+    assert target.log.widths == [(1, 1)] * 9
+
+
+@pytest.mark.parametrize("drafts", [[VOCAB], [1, -1], [1.5], ["a"], [None]])
+def test_drafts_that_are_no_tokens_of_the_target_cost_their_request_its_drafts_alone(
+    drafts: list[Any],
+) -> None:
+    def propose(view, budget):  # type: ignore[no-untyped-def]
+        return drafts if view.tokens[0] == 1 else [0] * budget
+
+    engine = scripted_engine(drafter=FunctionDrafter(propose))
+    sessions = [engine.start((i, 2), max_tokens=6, seed=1) for i in range(3)]
+    engine.run_together(sessions)
+    assert [s.drafting_error is not None for s in sessions] == [False, True, False]
+    for index, session in enumerate(sessions):
+        reference = finish(scripted_engine(), (index, 2), max_tokens=6, seed=1)
+        assert session.output_ids == reference.output_ids
+    assert all(any(r.num_drafted for r in s.records) for s in (sessions[0], sessions[2]))
+
+
+def test_drafts_without_their_laws_cost_drafts_and_no_reply() -> None:
+    class Lawless(FunctionDrafter):
+        def propose(self, views, budgets):  # type: ignore[no-untyped-def]
+            return [Proposal((1, 2), "model", (Distribution.one_hot(1),)) for _ in views]
+
+    drafter = Lawless(lambda view, budget: [])
+    engine = scripted_engine(drafter=drafter, verify_rule="token")
+    reply = finish(engine, max_tokens=9)
+    assert reply.output_ids == finish(scripted_engine(verify_rule="token"), max_tokens=9).output_ids
+    assert isinstance(reply.drafting_error, ValueError)
 
 
 def test_a_target_that_fails_in_the_third_round_ends_the_request_not_the_engine() -> None:
