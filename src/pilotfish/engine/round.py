@@ -153,7 +153,8 @@ def propose(
 def usable(session: Session, proposal: Proposal, *, vocab_size: int) -> Proposal:
     """Return the proposal as far as the session's constraint allows: no row is scored after it.
 
-    Raises ValueError or TypeError for what no target can score: one bad draft must not fail everybody's pass.
+    Raises ValueError or TypeError for what no target can score: one bad draft must not fail
+    everybody's pass.
     """
     token_ids, laws = proposal.token_ids, proposal.distributions
     if not all(0 <= operator.index(token) < vocab_size for token in token_ids):
