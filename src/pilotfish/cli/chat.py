@@ -20,8 +20,9 @@ from pilotfish.cli.console import (
     waiting,
     write,
 )
-from pilotfish.cli.generate import decoded, loaded, possible_origins, print_stats, show_stream
+from pilotfish.cli.generate import loaded, possible_origins, print_stats, show_stream
 from pilotfish.cli.options import EngineOptions, OutputOptions, ReplyOptions
+from pilotfish.cli.prompt_parts import decoded
 from pilotfish.config import RequestOptions
 from pilotfish.errors import ConfigError, ContextLengthExceeded, PromptError
 from pilotfish.generation import Reply, TextEngine

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,11 +24,9 @@ from pilotfish.cli.console import (
     write,
 )
 from pilotfish.cli.options import EngineOptions, OutputOptions, ReplyOptions
+from pilotfish.cli.prompt_parts import read_prompt
 from pilotfish.config import EngineConfig
-from pilotfish.errors import PromptError
 from pilotfish.generation import Reply, ReplyStream, TextEngine
-
-_WHERE_FROM = "write it after the command, name a file with -f, or pipe it in"
 
 
 @with_options
@@ -40,17 +36,27 @@ def generate(
     ] = None,
     *,
     file: Annotated[
-        str | None,
-        typer.Option("--file", "-f", metavar="FILE", help="Read the prompt here; - is stdin."),
+        list[str] | None,
+        typer.Option(
+            "--file",
+            "-f",
+            metavar="FILE",
+            help="A part of the prompt, after PROMPT; - is stdin; repeatable.",
+            show_default=False,
+        ),
     ] = None,
     engine: EngineOptions,
     reply: ReplyOptions,
     output: OutputOptions,
 ) -> None:
-    """Complete one prompt; the text streams to stdout."""
+    """Complete one prompt; the text streams to stdout.
+
+    The prompt is PROMPT, then each --file, then piped text, with blank lines between.
+    So: cat sum.py | pilotfish generate "Rename x to total"
+    """
     config = engine.engine_config()
     options = reply.request_options()
-    text = read_prompt(prompt, file, raw=reply.raw)
+    text = read_prompt(prompt, file or (), raw=reply.raw)
     with loaded(config) as text_engine, notices_held():
         if output.json:
             print_json(text_engine.generate(text, **options).to_dict())
@@ -107,52 +113,3 @@ def possible_origins(config: EngineConfig, reply: ReplyOptions) -> list[str]:
         model = [] if config.draft is None else ["model"]
         return ["target", "suffix", *model, *forced]
     return ["target", drafter, *forced]
-
-
-def read_prompt(prompt: str | None, file: str | None, *, raw: bool) -> str:
-    """Return the prompt from where it was given. Raises PromptError if it is no usable text.
-
-    The line break at the end of a file is not part of the prompt, unless it is raw.
-    """
-    if prompt is not None and file is not None:
-        raise PromptError("PROMPT and --file exclude each other", hint=_WHERE_FROM)
-    if prompt is not None:
-        text = _checked_argument(prompt)
-    elif file is None and sys.stdin.isatty():
-        raise PromptError("PROMPT is missing", hint=_WHERE_FROM)
-    else:
-        text = decoded(_read_bytes(file), file)
-        text = text if raw else text.removesuffix("\n").removesuffix("\r")
-    if not text and not raw:
-        raise PromptError("the PROMPT is empty", hint=_WHERE_FROM)
-    return text
-
-
-def decoded(data: bytes, file: str | None) -> str:
-    """Return bytes as text; PromptError says where they stop being UTF-8."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        name = "stdin" if file in (None, "-") else f"--file {file}"
-        raise PromptError(
-            f"{name} is not UTF-8 text: byte {error.start} is 0x{data[error.start]:02x}",
-            hint="convert it first, for example with iconv -t UTF-8",
-        ) from error
-
-
-def _checked_argument(prompt: str) -> str:
-    try:
-        prompt.encode()
-    except UnicodeEncodeError as error:
-        raise PromptError(f"PROMPT is not valid text at character {error.start}") from error
-    return prompt
-
-
-def _read_bytes(file: str | None) -> bytes:
-    if file is None or file == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(file).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise PromptError(f"cannot read --file {file}: {reason}", hint=_WHERE_FROM) from error

@@ -88,7 +88,9 @@ def test_an_unusable_prompt_is_one_line(run: Run, tmp_path: Path) -> None:
     run("generate", "-f", str(tmp_path / "missing.txt")).is_one_error("--file", "No such file")
     run("generate", "-f", str(tmp_path)).is_one_error("--file", "directory")
     run("generate", "-f", "a\0b").is_one_error("--file")
-    run("generate", "hello", "-f", str(tmp_path / "empty.txt")).is_one_error("--file", "PROMPT")
+    run("generate", "hello", "-f", str(tmp_path / "empty.txt")).is_one_error("--file", "empty")
+    run("generate", "hello", stdin=b"\xff").is_one_error("stdin", "UTF-8")
+    run("generate", "-f", "-", "-f", "-", stdin=b"hello").is_one_error("--file -", "twice")
 
 
 def test_a_prompt_longer_than_the_context_is_one_line_with_both_numbers(
