@@ -33,9 +33,11 @@ _REMARKS = (
 _ENFORCED = frozenset({*_ONE, *_LISTS, *_NAMED, *_PLAIN})
 _KNOWN = _ENFORCED | frozenset(_REMARKS)
 _CONTROL_CHARACTER = re.compile(r"\x7f|(?<!\\)(?:\\\\)*\\u00(?:[01]|7f)")
-# a pattern's ways to write one; what a class of characters has too many does no harm
-_CONTROL_ESCAPE = re.compile(r"\\(?:u00|x)(?:0[0-7bef]|1[0-9a-f]|7f)", re.IGNORECASE)
-_CLASS = re.compile(r"\[(?:\\.|[^\]])*\]")
+# a pattern, piece by piece: ways to write such a character, other escapes, brackets, all the rest
+_PIECE = re.compile(
+    r"(?P<control>\\(?:(?:u00|x)(?:0[0-7bBeEfF]|1[0-9a-fA-F]|7[fF])|[av]))|\\.|(?P<bracket>[][])|.",
+    re.DOTALL,
+)
 
 
 def schema_text(schema: Schema) -> str:
@@ -87,7 +89,7 @@ def _check(schema: Any, *, where: str, depth: int = 0) -> None:
     if not isinstance(schema.get("required", []), list):
         raise ConfigError(f"json_schema{where}: required must be a list of names")
     for pattern in _patterns(schema):
-        if _CONTROL_ESCAPE.search(_CLASS.sub("", pattern)):
+        if _asks_for_a_control_character(pattern):
             raise ConfigError(f"json_schema{where}: a pattern asks for a control character")
     for path, below in _schemas_in(schema):
         _check(below, where=f"{where}/{_shown(path)}", depth=depth + 1)
@@ -108,6 +110,18 @@ def _patterns(schema: dict[str, Any]) -> list[str]:
     named = schema.get("patternProperties", {})
     patterns = [schema.get("pattern"), *(named if isinstance(named, dict) else ())]
     return [pattern for pattern in patterns if isinstance(pattern, str)]
+
+
+def _asks_for_a_control_character(pattern: str) -> bool:
+    """Return whether a pattern has one outside its classes: those a class has too many do no
+    harm."""
+    depth = 0  # classes may have classes in them
+    for piece in _PIECE.finditer(pattern):
+        if piece["control"] and depth == 0:
+            return True
+        if piece["bracket"]:
+            depth = depth + 1 if piece["bracket"] == "[" else max(0, depth - 1)
+    return False
 
 
 def _schemas_in(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
