@@ -16,7 +16,7 @@ import typer
 
 from pilotfish import __version__
 from pilotfish.cli import advise, bench, calc, calibrate, chat, generate, models, serve
-from pilotfish.cli.console import print_error
+from pilotfish.cli.console import forget_line, print_error
 from pilotfish.errors import PilotfishError
 
 INTERRUPTED = 130
@@ -73,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _report(error, arguments, verbose=verbose)
     finally:
+        forget_line()
         _settle_stdout()
 
 

@@ -20,7 +20,7 @@ from pilotfish.cli.console import (
     waiting,
     write,
 )
-from pilotfish.cli.generate import loaded, possible_origins, print_stats, show_stream
+from pilotfish.cli.generate import loaded, possible_origins, print_cut, print_stats, show_stream
 from pilotfish.cli.options import EngineOptions, OutputOptions, ReplyOptions
 from pilotfish.cli.prompt_parts import decoded
 from pilotfish.config import RequestOptions
@@ -107,27 +107,33 @@ class Conversation:
             return
         self.messages.append({"role": "assistant", "content": reply.text})
         self.replies.append(reply)
+        if not self._output.json:
+            print_cut(reply, self._options)
         if self._output.verbose:
             self._print_stats()
 
     def _answer(self) -> Reply | None:
         """Return the reply, or as much of it as there was when it was stopped."""
         stream = None
-        with notices_held(), suppress(KeyboardInterrupt):
-            with waiting("reading"):
-                stream = self._engine.stream(self.messages, **self._options)
-            if self._output.json:
-                for _ in stream:
-                    pass
-            else:
-                show_stream(stream, self._engine, painting=self.painting)
-        if stream is None:
-            return None
-        stream.close()
-        reply = stream.reply
-        if not self._output.json and not sys.stdout.isatty() and not reply.text.endswith("\n"):
-            write("\n")
-        return reply if reply.text or reply.finish_reason != "cancelled" else None
+        with notices_held():
+            with suppress(KeyboardInterrupt):
+                with waiting("reading"):
+                    stream = self._engine.stream(self.messages, **self._options)
+                if self._output.json:
+                    for _ in stream:
+                        pass
+                else:
+                    show_stream(stream, self._engine, painting=self.painting)
+            if stream is None:
+                return None
+            stream.close()
+            reply = stream.reply
+            if not reply.text and reply.finish_reason == "cancelled":
+                return None
+            if not self._output.json:
+                # every reply has its line, also an empty one, and before what is said about it
+                end_line(is_data=True) if reply.text else write("\n")
+        return reply
 
     def _print_stats(self) -> None:
         if not self.replies:
@@ -153,8 +159,8 @@ def typed_lines() -> Iterator[str]:
         try:
             yield input("> ")
         except EOFError:
-            end_line("> ")
+            talk().print()
             return
         except KeyboardInterrupt:
-            end_line("> ")
+            talk().print()
             talk().print("Ctrl-D or /exit ends the chat", style="dim")

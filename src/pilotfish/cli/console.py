@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from rich.color import ColorSystem
@@ -23,6 +25,7 @@ from rich.text import Text
 from pilotfish.errors import BackendError
 from pilotfish.generation import Piece, Reply
 from pilotfish.text import Detokenizer
+from pilotfish.types import StopReason
 
 # who proposed a token -> how it looks; the target's own tokens keep the terminal's colour
 ORIGIN_STYLES: Mapping[str, str] = {
@@ -38,9 +41,30 @@ Span = tuple[str, str]
 """Text and the origin of the token that completed it."""
 
 
+class _Talk(Console):
+    """Begins on a line of its own where text on stdout has not ended its last one."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if _line.is_open and _seen_together():
+            sys.stderr.write("\n")
+        _line.is_open = False
+        super().print(*objects, **options)
+
+
 def talk() -> Console:
     """Return the console for what is not data: stderr."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return _Talk(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def _seen_together() -> bool:
+    """Return whether stdout and stderr end up under one reader's eyes, as far as can be told."""
+    try:
+        if not sys.stderr.isatty():
+            return os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+        # a pipe may lead to the same terminal
+        return not stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def page() -> Console:
@@ -100,16 +124,34 @@ def waiting(what: str) -> AbstractContextManager[object]:
     return console.status(f"{what} ...") if console.is_terminal else nullcontext()
 
 
-def write(text: str) -> None:
-    """Write data to stdout at once, exactly as it is."""
-    sys.stdout.write(text)
+@dataclass
+class _Line:
+    """Whether the last line on stdout has no end yet."""
+
+    is_open: bool = False
+
+
+_line = _Line()
+
+
+def write(text: str, *, painted_as: str | None = None) -> None:
+    """Write data to stdout at once, exactly as it is or in its colours."""
+    sys.stdout.write(text if painted_as is None else painted_as)
     sys.stdout.flush()
+    if text:
+        _line.is_open = not text.endswith("\n")
 
 
-def end_line(text: str) -> None:
-    """On a terminal, go to a new line after `text`; a file gets the text alone."""
-    if sys.stdout.isatty() and not text.endswith("\n"):
+def end_line(*, is_data: bool = False) -> None:
+    """Go to a new line where the last one has text: on a terminal, as a file gets the text alone,
+    or wherever the line break is part of the data."""
+    if _line.is_open and (is_data or sys.stdout.isatty()):
         write("\n")
+
+
+def forget_line() -> None:
+    """Take stdout as unwritten: the program begins or ends."""
+    _line.is_open = False
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -190,6 +232,17 @@ def stats_lines(reply: Reply, *, sampled: bool) -> list[str]:
     if level := reply.exactness.get("level"):
         second.append(f"exactness: {level}")
     return [", ".join(first), "; ".join(second)]
+
+
+def cut_notice(reply: Reply, limit: int | None, *, is_json: bool = False) -> str:
+    """Return what to say of a reply that a limit has cut, "" for one that ended by itself."""
+    if reply.finish_reason != StopReason.LENGTH:
+        return ""
+    num_tokens = reply.usage.completion_tokens
+    by = f"--max-tokens {limit}"
+    if limit is None or num_tokens < limit:
+        by = f"a full context after {num_tokens} tokens (--ctx)"
+    return f"the reply is not complete: cut by {by}" + (", so it is not whole JSON" * is_json)
 
 
 def drafts_by_source(reply: Reply) -> str:

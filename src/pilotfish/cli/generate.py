@@ -11,6 +11,7 @@ import typer
 from pilotfish.cli.arguments import with_options
 from pilotfish.cli.console import (
     OriginSpans,
+    cut_notice,
     end_line,
     legend,
     notices_held,
@@ -25,7 +26,7 @@ from pilotfish.cli.console import (
 )
 from pilotfish.cli.options import EngineOptions, OutputOptions, ReplyOptions
 from pilotfish.cli.prompt_parts import read_prompt
-from pilotfish.config import EngineConfig
+from pilotfish.config import EngineConfig, RequestOptions
 from pilotfish.generation import Reply, ReplyStream, TextEngine
 
 
@@ -67,6 +68,7 @@ def generate(
         with waiting("reading the prompt"):
             stream = text_engine.stream(text, **options)
         show_stream(stream, text_engine, painting=painting)
+        print_cut(stream.reply, options)
         sampled = options.get("temperature", 0) > 0
         if output.verbose or talk().is_terminal:
             print_stats(stream.reply, sampled=sampled)
@@ -87,14 +89,19 @@ def loaded(config: EngineConfig) -> Iterator[TextEngine]:
 def show_stream(stream: ReplyStream, engine: TextEngine, *, painting: bool) -> None:
     """Write the reply to stdout as it comes; an interrupt ends it and keeps what is there."""
     spans = OriginSpans(engine.tokenizer.token_bytes)
-    last = ""
     try:
         for piece in stream:
-            write(painted(spans.split(piece)) if painting else piece.text)
-            last = piece.text or last
+            write(piece.text, painted_as=painted(spans.split(piece)) if painting else None)
     finally:
         stream.close()
-        end_line(last)
+        end_line()
+
+
+def print_cut(reply: Reply, options: RequestOptions) -> None:
+    """Say on stderr that a limit has cut the reply, if one has."""
+    is_json = options.get("json_schema") is not None
+    if notice := cut_notice(reply, options.get("max_tokens"), is_json=is_json):
+        print_notices([notice])
 
 
 def print_stats(reply: Reply, *, sampled: bool) -> None:

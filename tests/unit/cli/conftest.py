@@ -20,6 +20,7 @@ from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.drafters.none import NoDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.engine.engine import Engine
+from pilotfish.errors import BackendError
 from pilotfish.generation import Facts, TextEngine
 from pilotfish.prefixes import PrefixPool
 from pilotfish.types import FloatArray
@@ -44,6 +45,7 @@ class ScriptedProgram:
 
     context_size: int = 2048
     interrupt_after: int | None = None
+    failure_after: int | None = None
     warning: str = ""
     notices: tuple[str, ...] = ()
     configs: list[EngineConfig] = field(default_factory=list)
@@ -101,6 +103,8 @@ class ScriptedProgram:
         if self.interrupt_after is not None and index >= self.interrupt_after:
             self.interrupt_after = None
             raise KeyboardInterrupt
+        if self.failure_after is not None and index >= self.failure_after:
+            raise BackendError("the pass failed", hint="try again")
         row[script[index] if 0 <= index < len(script) else END] = 50.0
         return row
 
