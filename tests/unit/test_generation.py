@@ -144,6 +144,25 @@ def test_stops_of_every_kind_equal_those_of_plain_decoding(
     assert reply.text == expected
 
 
+@pytest.mark.parametrize("stop", ["<|start|>", "!<|start|>", ["x", "<|start|>user"]])
+@pytest.mark.parametrize("number", [0, 1, 3, 8])
+def test_a_stop_that_names_a_control_token_ends_a_reply_with_drafts_and_without(
+    stop: str | list[str], number: int
+) -> None:
+    words = tokenizer()
+    ids = [*b"fish!", START, *b"user and more"]
+
+    def reply(drafter: Any = None) -> Reply:
+        engine = engine_that_says(ids, words=words, drafter=drafter, num_drafts=number)
+        return engine.generate(PROMPT, raw=True, stop=stop, logprobs=1)
+
+    drafted = reply(oracle(ids, vocab_size=words.vocab_size))
+    same(drafted, reply())
+    assert drafted.text == ("fish" if stop == "!<|start|>" else "fish!")
+    assert len(drafted.token_ids) == (10 if isinstance(stop, list) else 6)
+    assert drafted.finish_reason == "stop"
+
+
 @pytest.mark.parametrize(
     "pieces",
     [

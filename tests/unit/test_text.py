@@ -78,6 +78,10 @@ class BytesTokenizer:
             return b""
         return self.pieces[token_id - self.first_piece_id]
 
+    def token_text(self, token_id: int) -> str:
+        texts = {i: text for text, i in self.special_ids.items()}
+        return texts.get(token_id) or self.token_bytes(token_id).decode("utf-8", "replace")
+
     def text_of(self, ids: Sequence[int]) -> str:
         return b"".join(map(self.token_bytes, ids)).decode()
 
@@ -255,12 +259,88 @@ def test_every_chunking_gives_the_stream_of_the_slow_reference(text, cuts, stops
 
 def test_control_tokens_leave_no_text():
     tokenizer = BytesTokenizer()
-    reply = ReplyText(tokenizer, stop=END)
+    reply = ReplyText(tokenizer, stop=BOS)
     assert not any(reply.feed(i) for i in (*b"hi", tokenizer.special_ids[END]))
     assert (reply.finish(), reply.num_tokens) == ("hi", 3)
 
 
-@pytest.mark.parametrize("stop", ["", ["x", ""], [1]])
+def ended_by(parts: Sequence[bytes | str], stop: str | Sequence[str]) -> tuple[str, int | None]:
+    """Return the text of a reply of bytes and control tokens, and how many tokens it took to stop,
+    or None."""
+    tokenizer = BytesTokenizer()
+    reply = ReplyText(tokenizer, stop=stop)
+    ids: list[int] = []
+    for part in parts:
+        ids += [tokenizer.special_ids[part]] if isinstance(part, str) else [*part]
+    for index, token in enumerate(ids):
+        if reply.feed(token):
+            return reply.text, index + 1
+    return reply.finish(), None
+
+
+@pytest.mark.parametrize(
+    ("parts", "stop", "expected"),
+    [
+        ([b"ab", IM_START, b"cd"], IM_START, ("ab", 3)),
+        ([IM_START], ["x", IM_START], ("", 1)),
+        ([b"ab\n", IM_START, b"cd"], "\n" + IM_START, ("ab", 4)),
+        ([b"ab", IM_END, IM_START, b"user\n"], IM_START + "user", ("ab", 8)),
+        ([b"ab", IM_END, b"\n", IM_START], IM_END + "\n" + IM_START, ("ab", 5)),
+        # as text it is the same text
+        ([b"ab" + IM_START.encode()], IM_START, ("ab", 2 + len(IM_START))),
+        # a part of its name is no text of the reply
+        ([b"ab", IM_START, b"cd"], "im_start", ("abcd", None)),
+        ([b"ab", IM_START, b"|c"], "|>|", ("ab|c", None)),
+        # a control token that a stop does not name stands in nobody's way
+        ([b"EN", IM_END, b"D"], ["END", IM_START], ("", 4)),
+        ([b"EN", IM_END, b"D"], ["END", "x" + IM_END], ("", 4)),
+        ([b"x", IM_START, IM_END], ["END" + IM_START, "x" + IM_END], ("", 3)),
+        # the longer of two names
+        ([b"a", IM_START, b"b"], [IM_START + "c", "b"], ("a", 3)),
+        ([b"a", IM_START, b"b"], [IM_START + "c"], ("ab", None)),
+    ],
+)
+def test_a_stop_that_names_a_control_token_ends_the_reply_at_it(parts, stop, expected):
+    assert ended_by(parts, stop) == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from("ab123"), max_size=14),
+    st.lists(st.text("ab123", min_size=1, max_size=4), min_size=1, max_size=3),
+)
+def test_stops_over_control_tokens_are_those_of_a_slow_search(reply, stops):
+    # letters are text, digits are control tokens
+    names = {str(i): f"<|{i}|>" for i in (1, 2, 3)}
+    tokenizer = BytesTokenizer(specials=tuple(names.values()), bos="")
+    spelled = ["".join(names.get(c, c) for c in stop) for stop in stops]
+    text = ReplyText(tokenizer, stop=spelled)
+
+    def expected():
+        for count in range(1, len(reply) + 1):
+            starts = []
+            for stop in stops:
+                seen = [i for i in range(count) if reply[i] in "ab" or reply[i] in stop]
+                view = "".join(reply[i] for i in seen)
+                # the newest token must be the last of it
+                if view.endswith(stop) and seen[-1] == count - 1:
+                    starts.append(seen[len(seen) - len(stop)])
+            if starts:
+                return "".join(c for c in reply[: min(starts)] if c in "ab"), count
+        return "".join(c for c in reply if c in "ab"), None
+
+    shown, used = "", None
+    for index, c in enumerate(reply):
+        stopped = text.feed(tokenizer.special_ids[names[c]] if c in names else ord(c))
+        shown += text.take()
+        if stopped:
+            used = index + 1
+            break
+    shown += text.finish()
+    assert (shown, used) == expected()
+
+
+@pytest.mark.parametrize("stop", ["", ["x", ""], [1], "\ud800"])
 def test_a_stop_that_is_no_text_is_an_error_that_names_stop(stop):
     with pytest.raises(ConfigError, match="stop"):
         ReplyText(BytesTokenizer(), stop=stop)

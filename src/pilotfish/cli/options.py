@@ -270,7 +270,10 @@ class ReplyOptions:
     stop: Annotated[
         list[str] | None,
         option(
-            "--stop", panel=_SAMPLING, metavar="TEXT", about="End before this text; repeatable."
+            "--stop",
+            panel=_SAMPLING,
+            metavar="TEXT",
+            about="End before this text, or this control token; repeatable.",
         ),
     ] = None
     seed: Annotated[

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from pilotfish.generation import Piece, Reply
-from pilotfish.server.tokens import CompletionLogprobs, TokenReport, TokenTexts, chat_logprobs
+from pilotfish.server.tokens import CompletionLogprobs, TokenReport, chat_logprobs
 from pilotfish.server.tools import Call, CallFinder
+from pilotfish.text import TokenTexts
 from pilotfish.types import EmittedToken
 
 Document = dict[str, Any]

@@ -14,7 +14,7 @@ from pilotfish import __version__
 from pilotfish.server.errors import ApiError
 from pilotfish.server.options import ServerOptions
 from pilotfish.server.service import Service
-from pilotfish.server.tokens import TokenTexts
+from pilotfish.text import TokenTexts
 
 
 class Serving:

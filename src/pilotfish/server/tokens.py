@@ -6,35 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pilotfish.text import Detokenizer, Tokenizer
+from pilotfish.text import Detokenizer, TokenTexts
 from pilotfish.types import EmittedToken
 
 # JSON has no minus infinity; so unlikely a token is never chosen
 _NEVER = -9999.0
-
-
-class TokenTexts:
-    """The bytes and texts of single tokens of one tokenizer; control tokens by their names."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._names: dict[int, str] | None = None
-
-    def of(self, token_id: int) -> tuple[str, bytes]:
-        """Return what stands for a token alone, and its bytes."""
-        data = self._tokenizer.token_bytes(token_id)
-        if not data:
-            return self._control_name(token_id), b""
-        return data.decode("utf-8", "replace"), data
-
-    def _control_name(self, token_id: int) -> str:
-        if self._names is None:
-            texts = self._tokenizer.special_texts
-            ids = [self._tokenizer.encode(text, parse_special=True) for text in texts]
-            self._names = {
-                one[0]: text for one, text in zip(ids, texts, strict=True) if len(one) == 1
-            }
-        return self._names.get(token_id, "")
 
 
 def chat_logprobs(tokens: Sequence[EmittedToken], texts: TokenTexts) -> dict[str, Any]:
@@ -70,7 +46,10 @@ class CompletionLogprobs:
             assert token.logprobs is not None
             result["tokens"].append(self._name(token.token_id))
             result["token_logprobs"].append(_finite(token.logprobs.logprob))
-            top = {self._name(one): _finite(logprob) for one, logprob in token.logprobs.top}
+            top: dict[str, float] = {}
+            for one, logprob in token.logprobs.top:
+                # a letter and the byte it is have one name; the likelier comes first
+                top.setdefault(self._name(one), _finite(logprob))
             result["top_logprobs"].append(top)
             result["text_offset"].append(self._offset)
             self._offset += len(self._detokenizer.feed(self._texts.of(token.token_id)[1]))

@@ -48,3 +48,6 @@ class Tokenizer(Protocol):
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the exact bytes of a token, its leading space included; b"" for control tokens."""
+
+    def token_text(self, token_id: int) -> str:
+        """Return the token as the file writes it: for messages, and for tokens without bytes."""

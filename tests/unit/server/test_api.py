@@ -125,6 +125,21 @@ def test_a_stop_string_ends_the_reply_before_it(app: FastAPI, stop: object) -> N
     assert message_of(stream(app, CHAT, **body))["content"] == "hello "
 
 
+@pytest.mark.parametrize("path", [CHAT, COMPLETION])
+def test_a_control_token_is_a_stop_by_its_name(app: FastAPI, path: str) -> None:
+    """Without the stop the reply would be made of control tokens, which have no text."""
+    body = {**chat("?"), "prompt": "?"}
+    del body["prompt" if path == CHAT else "messages"]
+    body |= {"logit_bias": {"256": 100}, "max_tokens": 9, "stop": ["<|start|>"]}
+    document = post(app, path, **body)
+    assert said(document) == ""
+    assert document["choices"][0]["finish_reason"] == "stop"
+    assert document["usage"]["completion_tokens"] == 1
+    body["stop"] = "no such text"
+    document = post(app, path, **body)
+    assert (said(document), document["usage"]["completion_tokens"]) == ("", 9)
+
+
 def test_half_a_stop_string_is_never_sent(app: FastAPI) -> None:
     sent = ""
     for part in choices_of(stream(app, CHAT, **chat("The quick brown fox", stop=["own fox"]))):
