@@ -16,6 +16,7 @@ from pilotfish.types import RoundRecord, require, require_number
 
 if TYPE_CHECKING:
     from pilotfish.build import ModelPair
+    from pilotfish.calibration import Progress as MeasureProgress
 
 PLAIN = "none"
 WARM_UP_PROMPT = "Count from one to twenty in words, then back from twenty to one."
@@ -74,18 +75,26 @@ def parse_modes(text: str) -> list[Mode]:
 
 
 def mode_engines(
-    pair: ModelPair, modes: Sequence[Mode], base: SpeculationConfig
+    pair: ModelPair,
+    modes: Sequence[Mode],
+    base: SpeculationConfig,
+    *,
+    progress: MeasureProgress | None = None,
 ) -> dict[str, TextEngine]:
     """Return an engine for plain decoding and one for each mode, on the same loaded models.
 
     Only the pair is to be closed. An engine keeps what it learns for as long as it lives, but no
-    texts: each reads its prompts itself, and none takes the places of others.
+    texts: each reads its prompts itself, and none takes the places of others. `progress` is told of
+    measuring what passes cost.
     """
     from pilotfish import build  # not at the top: help needs no backend
 
     pair.config = replace(pair.config, kept_sequences=0)
     every = [Mode(PLAIN), *modes]
-    return {mode.name: build.text_engine(pair, mode.speculation(base)) for mode in every}
+    return {
+        mode.name: build.text_engine(pair, mode.speculation(base), progress=progress)
+        for mode in every
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,14 +61,16 @@ def load(
     context_size: int | None = None,
     max_sessions: int = 1,
     kept_sequences: int = 0,
+    progress: Progress | None = None,
 ) -> TextEngine:
     """Load a target model, and a draft model if one is named, and return an engine for text.
 
     References are names (`pilotfish models list`), paths or hub ids. `context_size` is in tokens,
     `max_sessions` how many replies may be generated at once, `kept_sequences` how many texts are
     kept for prompts that begin like them. Everything else of both models can be set apart with
-    `EngineConfig` and `load_engine`. Raises ModelError, ConfigError, StrictUnavailable or
-    MissingExtra.
+    `EngineConfig` and `load_engine`. What passes cost is measured at the first load of a pair here,
+    which takes from seconds to a minute; `progress` is told. Raises ModelError, ConfigError,
+    StrictUnavailable or MissingExtra.
     """
 
     def model(reference: str) -> ModelConfig:
@@ -89,15 +91,16 @@ def load(
             speculation=speculation,
             max_sessions=max_sessions,
             kept_sequences=kept_sequences,
-        )
+        ),
+        progress=progress,
     )
 
 
 def load_engine(config: EngineConfig, *, progress: Progress | None = None) -> TextEngine:
     """Load what the configuration names and return an engine for text.
 
-    What passes cost is measured the first time, which takes seconds; `progress` is told. A draft
-    model that could not pay even if it were nearly always right is not kept.
+    What passes cost is measured the first time; `progress` is told. A draft model that could not
+    pay even if it were nearly always right is not kept.
     """
     pair = load_pair(config)
     try:

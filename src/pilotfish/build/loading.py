@@ -12,7 +12,7 @@ from pilotfish.accounting.costs import ModelSize, multiplied_parameters
 from pilotfish.backends.footprint import read_footprint
 from pilotfish.backends.vocabulary import check_vocabularies
 from pilotfish.calibration import Calibration, Progress
-from pilotfish.config import EngineConfig, ModelConfig
+from pilotfish.config import EngineConfig, ModelConfig, cache_folder
 from pilotfish.errors import (
     CacheNotTruncatable,
     ConfigError,
@@ -80,13 +80,29 @@ class ModelPair:
         if self.calibration is None:
             # kept: the pair may lose its draft model later
             self._description = calibration.describe_pair(self.target, self.draft, self.config)
+            told = _Told(progress)
             self.calibration = calibration.costs_for(
-                self.target, self.draft, description=self._description, progress=progress
+                self.target, self.draft, description=self._description, progress=told
             )
+            if told.was_called:
+                self._notice_measuring(self.calibration)
         return self.calibration
 
+    def _notice_measuring(self, measured: Calibration) -> None:
+        """Tell what makes a measurement worse than usual, once: when it was made."""
+        if not measured.steady:
+            self.notices.append(
+                "other work disturbed the measurement of what passes cost; replies correct it as "
+                "they are made, and `pilotfish calibrate` measures again"
+            )
+        if calibration.load(self._description) is None:
+            self.notices.append(
+                f"what passes cost cannot be kept in {cache_folder()} and is measured at every "
+                "load; PILOTFISH_CACHE names another folder"
+            )
+
     def forget_costs(self) -> None:
-        """Let the next load measure again."""
+        """Let the next load measure again, once a day at most."""
         if self._description:
             calibration.mark_stale(self._description)
 
@@ -106,6 +122,19 @@ class ModelPair:
         self.target.close()
         if self.draft is not None:
             self.draft.close()
+
+
+class _Told:
+    """Hands news of a measurement on, and knows whether there was one."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self.was_called = False
+
+    def __call__(self, label: str, share: float) -> None:
+        self.was_called = True
+        if self._progress is not None:
+            self._progress(label, share)
 
 
 def load_pair(config: EngineConfig) -> ModelPair:

@@ -57,13 +57,6 @@ def text_engine(
 ) -> TextEngine:
     """Return an engine over loaded models; several may share a pair, one at a time. Closing it
     closes the pair."""
-    notices = list(pair.notices)
-    asked = speculation.num_speculative_tokens
-    if asked is not None and asked >= pair.target.max_width:
-        notices.append(
-            f"a pass holds {pair.target.max_width} rows: at most {pair.target.max_width - 1} "
-            "tokens are drafted in a round"
-        )
     drafter, controller = make_parts(
         pair.target,
         pair.draft,
@@ -72,6 +65,13 @@ def text_engine(
         costs=lambda: pair.measured_costs(progress).costs,
         prefixes=None if pair.draft is None else kept_prefixes(pair.draft, pair.config),
     )
+    notices = list(pair.notices)  # measuring may have added some
+    asked = speculation.num_speculative_tokens
+    if asked is not None and asked >= pair.target.max_width:
+        notices.append(
+            f"a pass holds {pair.target.max_width} rows: at most {pair.target.max_width - 1} "
+            "tokens are drafted in a round"
+        )
     target = pair.target
     # where rows do not depend on the pass they are in, beginnings can be cut anywhere; strict mode
     # keeps replies to one class of widths, and prompts are in another

@@ -3,8 +3,9 @@
 A machine is never quiet, and its memory may be twice as fast a second later. So everything that is
 compared takes turns within a round: widths, contexts, models and the reading of memory. A curve
 holds medians over the quieter half of the rounds: whole rounds are left out, never single turns, so
-that all widths were timed in the same conditions. While those rounds disagree, more are added; if
-they still do then, half of them were disturbed, medians say little, and the curve holds minima.
+that all widths were timed in the same conditions. While those rounds disagree, more are added, as
+far as the plan has time for them; if they still do then, half of them were disturbed, medians say
+little, and the curve holds minima.
 """
 
 from __future__ import annotations
@@ -182,10 +183,10 @@ class _Run:
 
         Extra rounds are rounds of everything, too, so that all see the same conditions.
         """
-        rounds = self._plan.rounds
+        rounds, begun = self._plan.rounds, self._clock()
         widths = sorted({width for meter in self.meters for width in meter.seconds})
         for number in range(2 * rounds + 1):
-            if number > rounds and self.is_steady():
+            if number > rounds and (self.is_steady() or not self._has_time(begun)):
                 break
             label = f"round {number}" if number else "warming up"
             self._tell(label, min(1.0, number / (rounds + 1)))
@@ -251,6 +252,10 @@ class _Run:
             raise
         self.meters += meters
         return meters
+
+    def _has_time(self, begun: float) -> bool:
+        most = self._plan.most_seconds
+        return most is None or self._clock() - begun < most
 
     def _tell(self, label: str, share: float) -> None:
         if self._progress is not None:

@@ -21,6 +21,7 @@ class MeasurePlan:
     far_widths   the widths measured after the contexts beyond the first; None: all of them. What a
                  longer context adds is attention, a straight line over the rows of a pass.
     most_reading_seconds  contexts that take longer to read are left out; None: none is
+    most_seconds rounds beyond `rounds` begin only before so long; None: at any time
     """
 
     name: str
@@ -29,6 +30,7 @@ class MeasurePlan:
     rounds: int
     far_widths: tuple[int, ...] | None = None
     most_reading_seconds: float | None = None
+    most_seconds: float | None = None
 
     def __post_init__(self) -> None:
         require_number("rounds", self.rounds, wanted := "a whole number above 0", whole=True)
@@ -56,4 +58,5 @@ QUICK = MeasurePlan(
     rounds=3,
     far_widths=(1, 8),
     most_reading_seconds=3.0,
+    most_seconds=15.0,
 )

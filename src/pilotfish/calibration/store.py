@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from pilotfish.backends.facts import ModelFacts
@@ -22,6 +24,11 @@ from pilotfish.protocols import TargetModel
 # raise it when measuring itself changes: older results then no longer count
 _VERSION = 1
 _FOLDER = "calibration"
+# costs that drift within less time than this follow a machine that changes: replies follow it, too,
+# and another measurement would be as wrong by the evening
+_LEAST_AGE = timedelta(days=1)
+
+_LOG = logging.getLogger("pilotfish")
 
 
 class MeasuredModel(TargetModel, Protocol):
@@ -69,8 +76,12 @@ def save(description: Mapping[str, Any], calibration: Calibration) -> None:
     save_result(description, calibration.to_dict(), folder=_FOLDER)
 
 
-def mark_stale(description: Mapping[str, Any]) -> None:
-    """Drop what is kept for `description`, as its costs have drifted: the next load measures."""
+def mark_stale(description: Mapping[str, Any], *, now: datetime | None = None) -> None:
+    """Drop what is kept for `description`, as its costs have drifted: the next load measures. What
+    was measured within the last day stays, so that no load measures because of the one before."""
+    kept = load(description)
+    if kept is not None and _age(kept, now or datetime.now(UTC)) < _LEAST_AGE:
+        return
     forget_result(description, folder=_FOLDER)
 
 
@@ -84,14 +95,23 @@ def costs_for(
 ) -> Calibration:
     """Return the calibration kept for `description`, or measure by `plan` and keep that.
 
-    One that the same plan made while the machine was disturbed is measured again.
+    What is kept is used even if the machine was disturbed when it was made: it may always be, and
+    a controller follows what passes cost. `pilotfish calibrate` measures again.
     """
     kept = load(description)
-    if kept is not None and (kept.steady or kept.plan != plan.name):
+    if kept is not None:
         return kept
+    _LOG.info("measuring what passes of %s cost", target.facts.path.name)
     calibration = measure(target, draft, plan=plan, progress=progress)
     save(description, calibration)
     return calibration
+
+
+def _age(calibration: Calibration, now: datetime) -> timedelta:
+    try:
+        return now - datetime.fromisoformat(calibration.measured_at)
+    except (ValueError, TypeError):  # no date, or one of no time zone
+        return timedelta.max
 
 
 def _describe(model: MeasuredModel, config: ModelConfig) -> dict[str, Any]:

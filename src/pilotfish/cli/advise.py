@@ -18,7 +18,15 @@ from pilotfish.bench.summary import summarize
 from pilotfish.bench.workload import OWN, Prompt, in_turns, load_workload
 from pilotfish.cli.arguments import as_number, naming_options, option, with_options
 from pilotfish.cli.asking import HOW, OUTPUT, WHAT, AskingOptions, check_writable
-from pilotfish.cli.console import figures_table, page, print_json, print_notices, talk, waiting
+from pilotfish.cli.console import (
+    figures_table,
+    load_progress,
+    page,
+    print_json,
+    print_notices,
+    talk,
+    waiting,
+)
 from pilotfish.cli.options import EngineOptions
 from pilotfish.cli.origin import origin
 from pilotfish.cli.replays import (
@@ -138,9 +146,9 @@ def advise(
     with waiting(f"loading {config.target.reference}"):
         pair = build.load_pair(config)
     try:
+        with load_progress(config.target.reference) as measured:
+            engines = mode_engines(pair, [Mode("auto")], config.speculation, progress=measured)
         print_notices(pair.notices)
-        with waiting("measuring what passes cost"):
-            engines = mode_engines(pair, [Mode("auto")], config.speculation)
         if kept is None:
             recorded = _recorded(pair, engines[PLAIN], asked, request, seconds)
         else:

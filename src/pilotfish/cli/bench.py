@@ -24,7 +24,7 @@ from pilotfish.bench.summary import ModelSizes, summarize
 from pilotfish.bench.workload import OWN, OWN_CATEGORIES, load_workload
 from pilotfish.cli.arguments import as_number, naming_options, option, with_options
 from pilotfish.cli.asking import HOW, OUTPUT, WHAT, AskingOptions, check_writable
-from pilotfish.cli.console import page, print_json, print_notices, talk, waiting
+from pilotfish.cli.console import load_progress, page, print_json, print_notices, talk, waiting
 from pilotfish.cli.options import EngineOptions
 from pilotfish.cli.origin import origin
 from pilotfish.cli.replays import (
@@ -156,9 +156,9 @@ def bench(
     with waiting(f"loading {config.target.reference}"):
         pair = build.load_pair(config)
     try:
+        with load_progress(config.target.reference) as measured:
+            engines = mode_engines(pair, modes, config.speculation, progress=measured)
         print_notices(pair.notices)
-        with waiting("measuring what passes cost"):
-            engines = mode_engines(pair, modes, config.speculation)
         prediction = {}
         with shown_progress() as progress:
             if options.predict:

@@ -130,9 +130,10 @@ def _measure(pair: ModelPair, config: EngineConfig, plan: MeasurePlan) -> Calibr
 
 @contextmanager
 def _shown_progress() -> Iterator[Progress]:
-    """Give a progress callback: a line that changes on a terminal, nothing elsewhere."""
+    """Give a progress callback: a line that changes on a terminal, elsewhere one at the start."""
     console = talk()
     if not console.is_terminal:
+        console.print("measuring ...")
         yield lambda label, share: None
         return
     with console.status("measuring") as status:

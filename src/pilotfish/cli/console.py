@@ -124,6 +124,25 @@ def waiting(what: str) -> AbstractContextManager[object]:
     return console.status(f"{what} ...") if console.is_terminal else nullcontext()
 
 
+@contextmanager
+def load_progress(reference: str) -> Iterator[Callable[[str, float], None]]:
+    """Show that a model is loaded, and give what is to be told of measuring it, which may take a
+    minute: a line that changes on a terminal, elsewhere one line when it begins."""
+    console = talk()
+    what = "measuring what passes cost, once for these models"
+    if console.is_terminal:
+        with console.status(f"loading {reference} ...") as status:
+            yield lambda label, share: status.update(f"{what}: {label} ({share:.0%})")
+        return
+    lines = iter([f"{what} ..."])
+
+    def progress(label: str, share: float) -> None:
+        for line in lines:
+            console.print(line, soft_wrap=True)
+
+    yield progress
+
+
 @dataclass
 class _Line:
     """Whether the last line on stdout has no end yet."""

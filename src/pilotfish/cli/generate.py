@@ -14,6 +14,7 @@ from pilotfish.cli.console import (
     cut_notice,
     end_line,
     legend,
+    load_progress,
     notices_held,
     painted,
     painting_wanted,
@@ -79,8 +80,8 @@ def loaded(config: EngineConfig) -> Iterator[TextEngine]:
     """Load the engine, say so on a terminal, and free it at the end."""
     from pilotfish import build  # not at the top: help needs no backend
 
-    with waiting(f"loading {config.target.reference}"):
-        engine = build.load_engine(config)
+    with load_progress(config.target.reference) as progress:
+        engine = build.load_engine(config, progress=progress)
     with engine:
         print_notices(engine.facts.notices)
         yield engine

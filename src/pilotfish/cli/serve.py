@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pilotfish.cli.arguments import as_number, naming_options, option, with_options
-from pilotfish.cli.console import print_notices, talk, waiting
+from pilotfish.cli.console import load_progress, print_notices, talk
 from pilotfish.cli.options import EngineOptions
 from pilotfish.config import EngineConfig
 from pilotfish.errors import MissingExtra
@@ -199,8 +199,8 @@ def serve(*, engine: EngineOptions, server: ServeOptions) -> None:
         _warn(options)
         from pilotfish import build
 
-        with waiting(f"loading {config.target.reference}"):
-            text_engine = build.load_engine(config)
+        with load_progress(config.target.reference) as progress:
+            text_engine = build.load_engine(config, progress=progress)
         with text_engine, _log_on_stderr():
             print_notices(text_engine.facts.notices)
             running.run(

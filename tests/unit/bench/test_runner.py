@@ -83,7 +83,7 @@ def test_a_number_fixes_the_drafts_of_a_round_and_else_the_controller_decides() 
 def test_every_mode_gets_an_engine_over_the_same_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, str]] = []
 
-    def text_engine(pair: Any, speculation: SpeculationConfig) -> Any:
+    def text_engine(pair: Any, speculation: SpeculationConfig, **_: Any) -> Any:
         asked.append((pair, speculation.drafter))
         return SimpleNamespace()
 

@@ -238,3 +238,19 @@ def test_progress_grows_to_the_whole() -> None:
 def test_a_number_of_rounds_that_is_none_is_refused(rounds: object) -> None:
     with pytest.raises(ConfigError, match=r"rounds must be a whole number above 0"):
         replace(QUICK, rounds=rounds)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("most_seconds", "rounds"), [(None, 10), (0.0, 5), (165.0, 6)])
+def test_rounds_that_disagree_go_on_only_as_long_as_the_plan_has_time(
+    most_seconds: float | None, rounds: int
+) -> None:
+    clock = FakeClock()
+    turns = itertools.count()
+
+    def never_alike(tokens: int) -> float:
+        return COSTS.get(tokens, 1.0) * (1 + next(turns) % 7)
+
+    plan = replace(PLAN, most_seconds=most_seconds)
+    found = measure(model(clock, never_alike), plan=plan, clock=clock)
+    assert not found.steady
+    assert found.rounds == rounds

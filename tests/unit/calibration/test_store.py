@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,30 +64,58 @@ def test_the_second_load_finds_what_the_first_measured(target_file: Path) -> Non
     assert first.reading is not None
     assert first.reading.bandwidth_bytes_per_second == 2000
     assert load(description) == first
+
+
+@pytest.mark.parametrize("steady", [True, False])
+@pytest.mark.parametrize("plan", [QUICK.name, FULL.name])
+def test_what_is_kept_is_used_however_disturbed_the_machine_was(
+    target_file: Path, plan: str, steady: bool
+) -> None:
+    model = FileModel(target_file)
+    description = describe_pair(model, None, config())
+    kept = replace(costs_for(model, description=description), steady=steady, plan=plan)
+    save(description, kept)
     readings = model.readings
-    save(description, replace(first, steady=True))
-    assert costs_for(model, description=description) == replace(first, steady=True)
+    for _ in range(3):
+        assert costs_for(model, description=description) == kept
     assert model.readings == readings, "nothing was measured again"
 
 
-def test_a_disturbed_quick_result_is_measured_again_and_a_full_one_kept(target_file: Path) -> None:
+def test_measuring_is_announced_and_finding_is_not(target_file: Path) -> None:
     model = FileModel(target_file)
     description = describe_pair(model, None, config())
-    first = costs_for(model, description=description)
-    for plan, again in ((QUICK.name, True), (FULL.name, False)):
-        save(description, replace(first, steady=False, plan=plan))
-        before = model.readings
-        costs_for(model, description=description)
-        assert (model.readings > before) == again
+    told: list[str] = []
+
+    def progress(label: str, share: float) -> None:
+        told.append(label)
+
+    costs_for(model, description=description, progress=progress)
+    assert told
+    told.clear()
+    costs_for(model, description=description, progress=progress)
+    assert told == []
 
 
-def test_a_stale_result_is_gone(target_file: Path) -> None:
-    calibration = measured(target_file)
+@pytest.mark.parametrize(
+    ("measured_at", "is_gone"),
+    [
+        ("2026-06-02T12:00:00+00:00", False),
+        ("2026-06-01T13:00:00+00:00", False),
+        ("2026-06-01T11:00:00+00:00", True),
+        ("2026-06-03T11:00:00+00:00", False),  # a clock that was set back
+        ("", True),
+        ("2026-06-01T13:00:00", True),  # of no time zone
+    ],
+)
+def test_costs_that_drifted_are_measured_again_once_a_day_at_most(
+    target_file: Path, measured_at: str, is_gone: bool
+) -> None:
     description = described(target_file)
-    save(description, calibration)
-    mark_stale(description)
-    assert load(description) is None
-    mark_stale(description)
+    save(description, replace(measured(target_file), measured_at=measured_at))
+    now = datetime.fromisoformat("2026-06-02T12:00:00+00:00")
+    for _ in range(2):
+        mark_stale(description, now=now)
+        assert (load(description) is None) == is_gone
 
 
 CHANGES: dict[str, Callable[[Path], dict[str, Any]]] = {
@@ -175,7 +204,7 @@ def test_a_folder_that_cannot_be_written_only_means_measuring(
         assert model.readings > before
         before = model.readings
     assert load(description) is None
-    mark_stale(description)
+    mark_stale(description, now=datetime.now(UTC))
 
 
 def test_the_key_has_the_identity_of_the_native_library(target_file: Path) -> None:

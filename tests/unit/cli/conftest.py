@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ class ScriptedProgram:
         )
     )
 
-    def load_engine(self, config: EngineConfig) -> TextEngine:
+    def load_engine(self, config: EngineConfig, **_: Any) -> TextEngine:
         self.configs.append(config)
         drafter = {"none": NoDrafter, "ngram": NgramDrafter}.get(
             config.speculation.drafter, SuffixDrafter

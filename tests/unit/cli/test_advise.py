@@ -64,11 +64,11 @@ def pairs(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[LoadedPair]:
     """Return what is loaded; every load and every engine is scripted."""
     loaded: list[LoadedPair] = []
 
-    def load_pair(config: EngineConfig) -> LoadedPair:
+    def load_pair(config: EngineConfig, **_: Any) -> LoadedPair:
         loaded.append(LoadedPair(config))
         return loaded[-1]
 
-    def text_engine(pair: LoadedPair, speculation: SpeculationConfig) -> TextEngine:
+    def text_engine(pair: LoadedPair, speculation: SpeculationConfig, **_: Any) -> TextEngine:
         mode = Mode(PLAIN if speculation.drafter == "none" else speculation.drafter)
         engine = pair.scripted.engine(mode)
         draft = {"path": str(DRAFT)} if pair.config.draft else None

@@ -60,11 +60,11 @@ class Loads:
 def loads(program: ScriptedProgram, monkeypatch: pytest.MonkeyPatch) -> Loads:
     loads = Loads()
 
-    def load_pair(config: EngineConfig) -> ScriptedPair:
+    def load_pair(config: EngineConfig, **_: Any) -> ScriptedPair:
         loads.pairs.append(ScriptedPair(program, config))
         return loads.pairs[-1]
 
-    def text_engine(pair: ScriptedPair, speculation: SpeculationConfig) -> TextEngine:
+    def text_engine(pair: ScriptedPair, speculation: SpeculationConfig, **_: Any) -> TextEngine:
         loads.engines.append(speculation)
         config = EngineConfig(target=pair.config.target, speculation=speculation)
         engine = program.load_engine(config)

@@ -40,7 +40,7 @@ class ScriptedPairs:
     configs: list[EngineConfig] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
 
-    def load_pair(self, config: EngineConfig) -> ScriptedPair:
+    def load_pair(self, config: EngineConfig, **_: Any) -> ScriptedPair:
         self.configs.append(config)
         options = {"max_sessions": config.max_sessions, **self.options}
         target = FileModel(self.folder / "target.gguf", **options)
