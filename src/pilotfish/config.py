@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
 from pilotfish.errors import ConfigError
 from pilotfish.types import DraftWish, SamplingSettings, require, require_in_range, require_number
@@ -22,6 +22,7 @@ DEFAULT_MAX_TOKENS = 512
 DEFAULT_DRAFT_HEAD_SIZE = 65_536
 
 T = TypeVar("T")
+EndRule: TypeAlias = Callable[[str], bool]
 
 
 def _strict(kind: type[T], raw: Mapping[str, Any], what: str) -> T:
@@ -226,6 +227,11 @@ class RequestOptions(TypedDict, total=False):
     logprobs: int | None
 
 
+def no_end_rule() -> EndRule:
+    """Return the rule of replies whose text alone ends nothing."""
+    return lambda text: False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request, checked: everything but the prompt.
@@ -233,7 +239,8 @@ class Request:
     `max_tokens` None is as many as the context holds; `seed` None draws one; `raw` uses the
     prompt as it is, without a chat template. `drafter` and `num_speculative_tokens` (a ceiling)
     narrow what the engine was loaded with; they change time, never text. `json_schema` is what
-    the reply must be: an object of JSON Schema, or True for any JSON.
+    the reply must be: an object of JSON Schema, or True for any JSON. `end_rule` makes, for each
+    reply, a rule that is given the text as each token adds to it and says when it is complete.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -244,6 +251,7 @@ class Request:
     drafter: str = "auto"
     num_speculative_tokens: int | None = None
     json_schema: Mapping[str, Any] | bool | None = None
+    end_rule: Callable[[], EndRule] = no_end_rule
     settings: SamplingSettings = field(default_factory=SamplingSettings)
 
     @property

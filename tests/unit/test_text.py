@@ -257,6 +257,18 @@ def test_every_chunking_gives_the_stream_of_the_slow_reference(text, cuts, stops
     assert "".join([*parts, rounds.finish()]) == expected
 
 
+def test_a_rule_of_the_text_ends_a_reply_with_the_token_that_completes_it():
+    seen = []
+    rule = {"is_complete": lambda text: bool(seen.append(text)) or "".join(seen).endswith("!")}
+    reply = ReplyText(BytesTokenizer(), stop="#", **rule)
+    assert [reply.feed(byte) for byte in b"a!"] == [False, True]
+    # it is told what readers see, and what must be longer is
+    seen.clear()
+    reply = ReplyText(BytesTokenizer(), stop="#!", min_tokens=3, **rule)
+    assert [reply.feed(byte) for byte in b"#a!"] == [False, False, True]
+    assert seen == ["", "#a", "!"]
+
+
 def test_control_tokens_leave_no_text():
     tokenizer = BytesTokenizer()
     reply = ReplyText(tokenizer, stop=BOS)

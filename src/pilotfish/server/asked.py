@@ -21,7 +21,7 @@ from pilotfish.server.schema import (
     ReplyRequest,
     ToolCall,
 )
-from pilotfish.server.tools import CLOSING, writes_calls
+from pilotfish.server.tools import first_call_rule, writes_calls
 from pilotfish.text import Tokenizer, chat_prompt_ids, raw_prompt_ids
 
 _SEED_MASK = (1 << 53) - 1
@@ -84,8 +84,7 @@ def chat_requests(body: ChatRequest) -> list[Request]:
             raise ApiError(400, message, param="response_format", code="invalid_value")
         options["json_schema"] = schema
     if uses_tools(body) and body.parallel_tool_calls is False:
-        stops = options.get("stop", ())
-        options["stop"] = [*([stops] if isinstance(stops, str) else stops), CLOSING]
+        options["end_rule"] = first_call_rule
     return choice_requests(body, options)
 
 

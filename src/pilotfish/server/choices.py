@@ -31,7 +31,8 @@ class Choice(Protocol):
 
 
 class ChatChoice:
-    """A choice of a chat: a message, with calls of the functions `tools` where there are some."""
+    """A choice of a chat: a message, with calls of the functions `tools` where there are some, or
+    with one of them at most."""
 
     def __init__(
         self,
@@ -41,12 +42,13 @@ class ChatChoice:
         logprobs: bool,
         report: bool,
         tools: Collection[str] = (),
+        only_first: bool = False,
     ) -> None:
         self._index = index
         self._texts = texts
         self._wants_logprobs = logprobs
         self._report = TokenReport(texts) if report else None
-        self._finder = CallFinder(tools) if tools else None
+        self._finder = CallFinder(tools, only_first=only_first) if tools else None
         self._num_calls = 0
 
     def opening(self) -> Document:

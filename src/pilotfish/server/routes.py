@@ -94,7 +94,7 @@ def chat_asked(serving: Serving, data: bytes) -> Asked:
     body = checked(serving, data, ChatRequest)
     requests = chat_requests(body)
     with naming("response_format", ConfigError):
-        grammar = serving.engine.prepare_grammar(requests[0])
+        serving.engine.prepare_grammar(requests[0])
     prompt = chat_ids(body, serving.engine.tokenizer)
     choices = [
         ChatChoice(
@@ -103,17 +103,11 @@ def chat_asked(serving: Serving, data: bytes) -> Asked:
             logprobs=bool(body.logprobs),
             report=reports(body),
             tools=tool_names(body),
+            only_first=body.parallel_tool_calls is False,
         )
         for index in range(len(requests))
     ]
-    return asked(
-        body,
-        prompts=[prompt],
-        requests=requests,
-        grammar=grammar,
-        choices=choices,
-        kind="chat.completion",
-    )
+    return asked(body, prompts=[prompt], requests=requests, choices=choices, kind="chat.completion")
 
 
 def completion_asked(serving: Serving, data: bytes) -> Asked:

@@ -7,7 +7,7 @@ cannot depend on how many tokens a round committed at once.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pilotfish.errors import ConfigError
 from pilotfish.text.stops import StopFinder, named_control_tokens
@@ -39,11 +39,17 @@ class ReplyText:
 
     A control token leaves no text, and ends the reply where a stop string names it. `min_tokens`
     is how many tokens the reply has at least: a stop string completed by an earlier token is
-    ordinary text.
+    ordinary text. `is_complete` is a further rule: it is given the text as each token adds to it,
+    and says whether that is all.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, stop: str | Sequence[str] = (), min_tokens: int = 0
+        self,
+        tokenizer: Tokenizer,
+        *,
+        stop: str | Sequence[str] = (),
+        min_tokens: int = 0,
+        is_complete: Callable[[str], bool] = lambda text: False,
     ) -> None:
         if min_tokens < 0:
             raise ConfigError(f"min_tokens must be 0 or more, got {min_tokens!r}")
@@ -52,6 +58,7 @@ class ReplyText:
         self._named = named_control_tokens(stop, tokenizer) if stop else {}
         self._finder = StopFinder(stop, self._named.values())
         self._min_tokens = min_tokens
+        self._is_complete = is_complete
         self._num_tokens = 0
         self._taken: list[str] = []
         self._ready: list[str] = []
@@ -72,7 +79,7 @@ class ReplyText:
         return self._num_tokens
 
     def feed(self, token_id: int) -> bool:
-        """Add one committed token; return True when it completes a stop string.
+        """Add one committed token; return True when it completes a stop string, or the reply.
 
         That token is then the last of the reply: it counts, though its text may not show.
         """
@@ -84,7 +91,8 @@ class ReplyText:
             piece = self._detokenizer.feed(self._tokenizer.token_bytes(token_id))
             shown = self._finder.feed(piece, may_stop=may_stop)
         self._ready.append(shown)
-        return self._finder.found is not None
+        is_complete = self._is_complete(shown)
+        return self._finder.found is not None or (is_complete and may_stop)
 
     def take(self) -> str:
         """Return the text released since the last call."""

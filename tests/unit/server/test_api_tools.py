@@ -81,11 +81,30 @@ def test_what_looks_like_a_call_is_text_where_no_tools_are_used(app: FastAPI) ->
     assert (choice["message"]["content"], choice["finish_reason"]) == (broken, "stop")
 
 
-def test_one_call_at_a_time_where_that_is_asked(app: FastAPI) -> None:
-    body = chat(TWO_CALLS, tools=[WEATHER], parallel_tool_calls=False)
-    message = post(app, CHAT, **body)["choices"][0]["message"]
-    assert len(message["tool_calls"]) == 1
-    assert len(message_of(stream(app, CHAT, **body))["tool_calls"]) == 1
+@pytest.mark.parametrize("num_drafts", [0, 3, 400])
+def test_one_call_at_a_time_ends_the_reply_with_the_first_whole_one(num_drafts: int) -> None:
+    arguments = {"city": "</tool_call> } Zürich"}
+    call = json.dumps({"name": "weather", "args": arguments}, ensure_ascii=False)
+    text = f"A moment.<tool_call>{call}</tool_call>{TWO_CALLS}"
+    engine = parrot_engine(drafter=knowing([*text.encode(), 257], 0), num_drafts=num_drafts)
+    with served(engine) as app:
+        body = chat(text, tools=[WEATHER], parallel_tool_calls=False)
+        document = post(app, CHAT, **body)
+        choice = document["choices"][0]
+        assert choice["message"]["content"] == "A moment."
+        (found,) = choice["message"]["tool_calls"]
+        assert json.loads(found["function"]["arguments"]) == arguments
+        assert choice["finish_reason"] == "tool_calls"
+        # with the token that completes it, whatever the rounds
+        num_tokens = document["usage"]["completion_tokens"]
+        assert num_tokens == len(f"A moment.<tool_call>{call}".encode())
+        streamed = message_of(stream(app, CHAT, **body))
+        assert streamed["content"] == "A moment."
+        assert [one["function"] for one in streamed["tool_calls"]] == [found["function"]]
+        # what must be longer is, and the reader sees nothing of it
+        longer = post(app, CHAT, **body, min_tokens=num_tokens + 9)
+        assert longer["usage"]["completion_tokens"] == num_tokens + 9
+        assert longer["choices"][0]["message"]["content"] == "A moment."
 
 
 def test_calls_and_answers_go_back_to_the_model(app: FastAPI) -> None:
