@@ -193,13 +193,22 @@ class EngineConfig:
 
 
 def cache_folder() -> Path:
-    """Return the cache directory: PILOTFISH_CACHE, else below XDG_CACHE_HOME, else ~/.cache."""
+    """Return the cache directory: PILOTFISH_CACHE, else below XDG_CACHE_HOME, else ~/.cache.
+
+    Raises ConfigError where that takes a home folder the system does not know.
+    """
     own = os.environ.get("PILOTFISH_CACHE")
-    if own:
-        return Path(own).expanduser().absolute()
     shared = os.environ.get("XDG_CACHE_HOME")
-    # the XDG specification says that a relative path is to be ignored
-    base = Path(shared) if shared and Path(shared).is_absolute() else Path.home() / ".cache"
+    try:
+        if own:
+            return Path(own).expanduser().absolute()
+        # the XDG specification says that a relative path is to be ignored
+        base = Path(shared) if shared and Path(shared).is_absolute() else Path.home() / ".cache"
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the cache has no place, as the home folder is not known: {own or '~'}",
+            hint="set PILOTFISH_CACHE to an absolute path",
+        ) from error
     return base / "pilotfish"
 
 

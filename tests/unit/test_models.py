@@ -23,8 +23,8 @@ from types import MappingProxyType
 import pytest
 
 from pilotfish import models
-from pilotfish.errors import DownloadError, ModelError, ModelFileError, UnknownModel
-from pilotfish.models import hub, mirror
+from pilotfish.errors import ConfigError, DownloadError, ModelError, ModelFileError, UnknownModel
+from pilotfish.models import hub, mirror, pulling
 from pilotfish.models.locking import exclusive
 
 CONTENT = random.Random(7).randbytes(300_000)
@@ -271,6 +271,14 @@ def test_an_existing_file_is_a_path_whatever_its_name(
         ("models/absent.gguf", "no such file", "one of"),
         ("org/repo:../../evil.gguf", "no file name", "one of"),
         ("org/repo:/etc/evil.gguf", "no file name", "one of"),
+        ("org/repo://etc/evil.gguf", "no file name", "one of"),
+        ("org/repo:a\\evil.gguf", "no file name", "one of"),
+        ("org/repo:c:evil.gguf", "no file name", "one of"),
+        ("org/repo:a\nb.gguf", "no file name", "one of"),
+        ("org/repo:a\0.gguf", "no file name", "one of"),
+        ("org/repo:\u202ea.gguf", "no file name", "one of"),
+        ("org/repo:" + "a/" * 3000 + "x.gguf", "is not downloaded", "pilotfish models pull"),
+        ("~nobody-of-this-name/x.gguf", "no such file", "one of"),
         ("org/repo:model.bin", "not a GGUF file", "one of"),
         ("../up:x.gguf", "no such file", "one of"),
         ("org/repo", "org/repo is not downloaded", "pilotfish models pull org/repo"),
@@ -295,6 +303,21 @@ def test_folders_are_refused_with_a_reason(tmp_path: Path) -> None:
 
 
 # --- the cache ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["~nobody-of-this-name/cache", None])
+def test_a_home_folder_that_is_not_known_is_an_error_with_a_hint(
+    monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    monkeypatch.delenv("PILOTFISH_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if value is not None:
+        monkeypatch.setenv("PILOTFISH_CACHE", value)
+    # an account that the system does not know, as in containers
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(ConfigError, match="home folder") as caught:
+        models.resolve("smollm2-135m")
+    assert "PILOTFISH_CACHE" in caught.value.hint
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,6 +378,17 @@ def test_removing_never_touches_a_file_outside_the_cache(tmp_path: Path) -> None
     path.write_bytes(b"x")
     with pytest.raises(UnknownModel, match="not in the cache"):
         models.remove(path)
+    assert path.exists()
+
+
+def test_no_reference_leads_to_a_file_outside_the_cache(tmp_path: Path) -> None:
+    path = tmp_path / "own.gguf"
+    path.write_bytes(b"x")
+    names = [f"/{path}", f"//{path}", f"./{path}", f"../../../../{path}", "a/" * 3000 + "x.gguf"]
+    for name in names:
+        for use in (models.resolve, models.remove, models.pull):
+            with pytest.raises((UnknownModel, DownloadError)):
+                use(f"{REPOSITORY}:{name}")
     assert path.exists()
 
 
@@ -473,6 +507,45 @@ def test_a_file_is_chosen_only_where_the_choice_is_clear(stand_in: StandIn) -> N
     stand_in.files = {"model.safetensors": b""}
     with pytest.raises(ModelError, match="no GGUF file"):
         models.pull(REPOSITORY)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../../evil.gguf",
+        "a/../../../../evil.gguf",
+        "/{outside}/evil.gguf",
+        "//{outside}/evil.gguf",
+        "..\\..\\evil.gguf",
+        "c:evil.gguf",
+        "a\x1b[2J.gguf",
+        "a\0.gguf",
+        "../../../evil-00001-of-00002.gguf",
+    ],
+)
+def test_a_name_from_a_listing_never_leads_out_of_the_cache(
+    cache: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = name.format(outside=tmp_path / "outside")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(pulling, "list_files", lambda repository: [name])
+    monkeypatch.setattr(
+        pulling, "describe", lambda *given: pytest.fail(f"asked for {given} in spite of its name")
+    )
+    with pytest.raises(
+        ModelError, match=r"org/repo offers .*, which is no name of a file"
+    ) as caught:
+        models.pull(REPOSITORY)
+    assert str(caught.value).isprintable()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_names_from_a_listing_are_shown_without_what_moves_the_cursor(stand_in: StandIn) -> None:
+    stand_in.files = {"a\x1b[2J.gguf": b"", "b.gguf": b""}
+    with pytest.raises(ModelError, match="several GGUF files") as caught:
+        models.pull(REPOSITORY)
+    assert str(caught.value).isprintable()
+    assert caught.value.hint.isprintable()
 
 
 def test_a_split_model_is_downloaded_whole(cache: Path, stand_in: StandIn) -> None:

@@ -190,7 +190,7 @@ def _with_parts(path: Path) -> list[Path]:
 def _check_size(path: Path, expected_bytes: int, name: str) -> None:
     """Raise unless the file has its size; a negative size means that the right one is unknown."""
     pull = f"pilotfish models pull {name}"
-    if not path.is_file():
+    if not _is_file(path):
         raise UnknownModel(f"{name} is not downloaded", hint=pull)
     actual_bytes = path.stat().st_size
     if expected_bytes >= 0 and actual_bytes != expected_bytes:
@@ -200,12 +200,19 @@ def _check_size(path: Path, expected_bytes: int, name: str) -> None:
         )
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # longer than paths may be
+        return False
+
+
 def _local_hub_file(reference: HubReference) -> Path:
     """Return the file of a hub reference in the cache; raise UnknownModel where there is none."""
     folder = hub_folder(reference.repository)
     if reference.file_name:
         path = folder / reference.file_name
-        if path.is_file():
+        if _is_file(path):
             # asked for by another part of a split model: the first one is what is loaded
             return _with_parts(path)[0]
     else:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from pilotfish.errors import ModelError, UnknownModel
 from pilotfish.gguf import split_names
+from pilotfish.gguf.cursor import shown
 from pilotfish.models.table import NAMED_MODELS, NamedModel
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
@@ -54,7 +55,7 @@ def parse_reference(reference: str | os.PathLike[str]) -> Reference:
     named = NAMED_MODELS.get(text.casefold())
     if named is not None:
         return NamedReference(named)
-    path = Path(text).expanduser()
+    path = _expanded(text)
     if text and _exists(path):
         return _path_reference(path)
     repository, colon, file_name = text.partition(":")
@@ -64,14 +65,26 @@ def parse_reference(reference: str | os.PathLike[str]) -> Reference:
         if not _means_file(text):
             return _hub_reference(repository, "")
     if _means_file(text) or (os.sep in text and not colon):
-        raise UnknownModel(f"no such file: {text}", hint=_HINT)
+        raise UnknownModel(f"no such file: {shown(text)}", hint=_HINT)
     raise _unknown(text)
+
+
+def is_file_name(name: str) -> bool:
+    """Return whether a name that somebody else chose stays below the folder it is joined to.
+
+    Names with separators or drives of other systems do not, nor do those that no terminal shows
+    as they are.
+    """
+    path = PurePosixPath(name)
+    leads_out = path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name
+    return bool(path.parts) and not leads_out and name.isprintable()
 
 
 def choose_file(names: Sequence[str], repository: str) -> str:
     """Return the GGUF file to take from a repository with these files: the only one, else Q4_K_M.
 
-    Of a split model only part 1 counts. Raises ModelError naming the files where neither holds.
+    Of a split model only part 1 counts. Raises ModelError naming the files where neither holds,
+    and where the name of the file would lead out of the cache.
     """
     models = sorted(
         name
@@ -88,17 +101,29 @@ def choose_file(names: Sequence[str], repository: str) -> str:
         )
     preferred = models if len(models) == 1 else [n for n in models if "q4_k_m" in n.lower()]
     if len(preferred) == 1:
+        if not is_file_name(preferred[0]):
+            raise ModelError(
+                f"{repository} offers {shown(preferred[0])}, which is no name of a file inside it"
+            )
         return preferred[0]
-    shown = ", ".join(models[:8]) + (f" and {len(models) - 8} more" if len(models) > 8 else "")
+    names = [shown(name) for name in models]
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     raise ModelError(
-        f"{repository} has several GGUF files: {shown}",
-        hint=f"choose one: {repository}:{models[0]}",
+        f"{repository} has several GGUF files: {', '.join(names[:8])}{more}",
+        hint=f"choose one: {repository}:{names[0]}",
     )
 
 
 _HINT = "a model is a path to a .gguf file, a hub reference org/repo:file.gguf, or one of: " + (
     ", ".join(NAMED_MODELS)
 )
+
+
+def _expanded(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # no such user
+        return Path(text)
 
 
 def _exists(path: Path) -> bool:
@@ -124,12 +149,11 @@ def _path_reference(path: Path) -> PathReference:
 
 
 def _checked_file_name(file_name: str, text: str) -> str:
-    parts = PurePosixPath(file_name).parts
     # the name becomes a path inside the cache: nothing may lead out of it
-    if not parts or ".." in parts or parts[0] == "/" or "\\" in file_name or ":" in file_name:
-        raise UnknownModel(f"no file name of a hub repository: {text}", hint=_HINT)
+    if not is_file_name(file_name):
+        raise UnknownModel(f"no file name of a hub repository: {shown(text)}", hint=_HINT)
     if not file_name.lower().endswith(".gguf"):
-        raise UnknownModel(f"not a GGUF file: {text}", hint=_HINT)
+        raise UnknownModel(f"not a GGUF file: {shown(text)}", hint=_HINT)
     return str(PurePosixPath(file_name))
 
 
@@ -144,4 +168,4 @@ def _hub_reference(repository: str, file_name: str) -> Reference:
 def _unknown(text: str) -> UnknownModel:
     close = difflib.get_close_matches(text.casefold(), NAMED_MODELS, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}?" if close else _HINT
-    return UnknownModel(f"unknown model: {text or '(empty)'}", hint=hint)
+    return UnknownModel(f"unknown model: {shown(text) or '(empty)'}", hint=hint)
