@@ -77,10 +77,11 @@ std::vector<TensorInfo> read_tensors(const nb::sequence& tensors) {
 
 // A view on rows; the memory lives as long as the array, even when a later pass needs more.
 FloatRows view(const Rows& rows, size_t count, size_t width) {
-  auto* owner = new std::shared_ptr<float[]>(rows.owner());
-  const nb::capsule keep(owner, [](void* p) noexcept {
+  auto owner = std::make_unique<std::shared_ptr<float[]>>(rows.owner());
+  const nb::capsule keep(owner.get(), [](void* p) noexcept {
     delete static_cast<std::shared_ptr<float[]>*>(p);
   });
+  static_cast<void>(owner.release());
   const size_t shape[2] = {count, width};
   const int64_t strides[2] = {int64_t(rows.stride()), 1};
   return FloatRows(rows.owner().get(), 2, shape, keep, strides);
@@ -108,16 +109,26 @@ void construct(Model* self, const std::vector<std::string>& paths, const nb::seq
   new (self) Model(paths, infos, network, options);
 }
 
+// Not the bindings' own conversion, which ends the process where a long prompt finds no memory.
+std::vector<int32_t> read_ids(const nb::handle& given) {
+  if (!nb::isinstance<nb::sequence>(given)) throw nb::type_error("token_ids holds no sequences");
+  std::vector<int32_t> ids;
+  ids.reserve(nb::len(given));
+  for (const nb::handle id : given) {
+    if (!nb::try_cast(id, ids.emplace_back())) throw nb::type_error("a token id is no integer");
+  }
+  return ids;
+}
+
 FloatRows forward(Model& model, const std::vector<Sequence*>& sequences,
-                  const std::vector<std::vector<int32_t>>& token_ids,
-                  const std::vector<size_t>& first_rows) {
-  if (token_ids.size() != sequences.size() || first_rows.size() != sequences.size()) {
+                  const nb::sequence& token_ids, const std::vector<size_t>& first_rows) {
+  if (nb::len(token_ids) != sequences.size() || first_rows.size() != sequences.size()) {
     throw nb::value_error("sequences, token_ids and first_rows differ in length");
   }
   std::vector<Segment> segments;
   for (size_t i = 0; i < sequences.size(); i++) {
     if (sequences[i] == nullptr) throw nb::value_error("a sequence is None");
-    segments.push_back({sequences[i], token_ids[i], first_rows[i]});
+    segments.push_back({sequences[i], read_ids(token_ids[i]), first_rows[i]});
   }
   {
     const Model::Busy busy(model);

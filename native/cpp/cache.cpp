@@ -47,7 +47,11 @@ PagePool::Page PagePool::take() {
     if (!free_.empty()) {
       memory = free_.back();
       free_.pop_back();
+    } else if (free_.capacity() == num_made_) {
+      // giving a page back must not need memory
+      free_.reserve(2 * num_made_ + 16);
     }
+    if (memory == nullptr) num_made_++;
   }
   if (memory == nullptr) {
     const size_t bytes = round_up(shape_.page_bytes(), 64);

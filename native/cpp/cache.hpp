@@ -47,7 +47,8 @@ class PagePool : public std::enable_shared_from_this<PagePool> {
  private:
   const CacheShape shape_;
   std::mutex mutex_;
-  std::vector<uint8_t*> free_;
+  std::vector<uint8_t*> free_;  // with room for every page made
+  size_t num_made_ = 0;
 };
 
 class Sequence {

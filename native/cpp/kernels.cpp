@@ -1,5 +1,6 @@
 #include "kernels.hpp"
 
+#include <array>
 #include <cstring>
 
 #ifdef PILOTFISH_X86
@@ -40,12 +41,10 @@ bool has_dot_product() {
 }
 #endif
 
-}  // namespace
-
-const Kernels* const* available_kernels() {
-  static const Kernels* found[6] = {};
-  if (found[0] != nullptr) return found;
-  const Kernels** next = found;
+// Fastest first; null after the last.
+std::array<const Kernels*, 6> detect() {
+  std::array<const Kernels*, 6> found = {};
+  const Kernels** next = found.data();
 #ifdef PILOTFISH_X86
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -63,6 +62,14 @@ const Kernels* const* available_kernels() {
 #endif
   *next = &kernels_portable;
   return found;
+}
+
+}  // namespace
+
+const Kernels* const* available_kernels() {
+  // models are loaded without the interpreter's lock: the first two may come at once
+  static const std::array<const Kernels*, 6> found = detect();
+  return found.data();
 }
 
 const Kernels* find_kernels(const char* name) {

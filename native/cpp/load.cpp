@@ -276,8 +276,6 @@ Model::Model(const std::vector<std::string>& paths, const std::vector<TensorInfo
     // room to grow; memory that is never written is never taken
     head_capacity_ = p.vocab_size;
     head_tensor_ = *head;
-    head_file_ = dup(loader.files[head->part].file());
-    if (head_file_ < 0) fail("cannot keep the file open");
   }
   if (!tied) loader.plan(head_, *head, true, head_rows_, options.has_head_ids ? &head_ids_ : nullptr);
   for (const auto& [name, tensor] : loader.tensors) {
@@ -300,6 +298,11 @@ Model::Model(const std::vector<std::string>& paths, const std::vector<TensorInfo
   loader.pack(*pool_, *kernels_);
   if (tied) head_ = embedding_;
   prepare_buffers();
+  if (options.has_head_ids) {
+    // last of all: nothing closes it for a model that is refused
+    head_file_ = dup(loader.files[head->part].file());
+    if (head_file_ < 0) fail("cannot keep the file open");
+  }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   load_seconds_ = seconds.count();
 }
@@ -328,14 +331,14 @@ void Model::extend_head(const std::vector<int32_t>& ids) {
       throw std::runtime_error("the model file cannot be read any more");
     }
   }
-  head_.set_rows(all.size());
-  for (size_t group = first; group < head_.groups(); group++) {
+  for (size_t group = first; group * lanes < all.size(); group++) {
     const uint8_t* rows[16] = {};
     for (size_t lane = 0; lane < lanes && group * lanes + lane < all.size(); lane++) {
       rows[lane] = raw.data() + ((group - first) * lanes + lane) * row_bytes;
     }
     head_.pack_group(group, format, rows, kernels_->round_weights);
   }
+  head_.set_rows(all.size());
   head_ids_ = std::move(all);
   head_rows_ = head_ids_.size();
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <stdexcept>
@@ -17,6 +18,7 @@ constexpr size_t kMaxRows = 64;
 constexpr size_t kPieceBytes = 384 << 10, kLastPieceBytes = 64 << 10;
 constexpr size_t kScoreFloats = 32 << 10;      // of scores, so that they stay in the nearest caches
 constexpr size_t kGateColumns = 2048;          // taken by a thread at a time
+constexpr size_t kMostProducts = 3;            // of one step: query, key and value
 
 bool reads(std::initializer_list<const Matrix*> readers, Input input) {
   for (const Matrix* matrix : readers) {
@@ -25,6 +27,32 @@ bool reads(std::initializer_list<const Matrix*> readers, Input input) {
   return false;
 }
 
+// How the groups of a matrix are cut: into large pieces, and at the end of a step, where `tapers`,
+// the last quarter into little ones.
+class Pieces {
+ public:
+  Pieces() = default;
+  Pieces(const Matrix& matrix, bool tapers)
+      : groups_(matrix.groups()),
+        large_(std::max<size_t>(1, kPieceBytes / matrix.group_bytes())),
+        little_(std::max<size_t>(1, kLastPieceBytes / matrix.group_bytes())) {
+    const size_t tail = tapers ? groups_ / 4 * 3 : groups_;
+    num_large_ = (tail + large_ - 1) / large_;
+    const size_t rest = groups_ - std::min(groups_, num_large_ * large_);
+    count_ = num_large_ + (rest + little_ - 1) / little_;
+  }
+
+  size_t count() const { return count_; }
+  // Returns the first group of a piece; for `count()`, the number of groups.
+  size_t begin(size_t piece) const {
+    const size_t num_large = std::min(piece, num_large_);
+    return std::min(groups_, num_large * large_ + (piece - num_large) * little_);
+  }
+
+ private:
+  size_t groups_ = 0, large_ = 1, little_ = 1, num_large_ = 0, count_ = 0;
+};
+
 void add_bias(float* row, const std::vector<float>& bias) {
   for (size_t i = 0; i < bias.size(); i++) row[i] += bias[i];
 }
@@ -32,14 +60,14 @@ void add_bias(float* row, const std::vector<float>& bias) {
 }  // namespace
 
 void Rows::resize(size_t count, size_t width) {
-  count_ = count;
-  width_ = width;
-  stride_ = round_up(width, 64);
-  const size_t floats = count * stride_;
+  const size_t stride = round_up(width, 64), floats = count * stride;
   auto* memory = static_cast<float*>(std::aligned_alloc(64, round_up(4 * floats + 1, 64)));
   if (memory == nullptr) throw std::bad_alloc();
   std::memset(memory, 0, 4 * floats);
   data_ = std::shared_ptr<float[]>(memory, [](float* floats) { std::free(floats); });
+  count_ = count;
+  width_ = width;
+  stride_ = stride;
 }
 
 Model::Busy::Busy(Model& model) : model_(model) {
@@ -128,10 +156,10 @@ void Model::forward(const Busy&, const std::vector<Segment>& segments) {
     wanted += segment.token_ids.size() - segment.first_row;
     segment.sequence->reserve(segment.sequence->length() + segment.token_ids.size());
   }
+  if (wanted > hidden_.count()) hidden_.resize(wanted, hidden_size());
   if (wanted > logits_.count() || head_rows_ > logits_.width()) {
     const size_t width = std::max(head_rows_, logits_.width());
     logits_.resize(std::max(wanted, logits_.count()), width);
-    hidden_.resize(logits_.count(), hidden_size());
   }
   std::vector<Row> rows;
   size_t done = 0, num_wanted = 0;
@@ -172,10 +200,9 @@ void Model::run(const std::vector<Segment>& segments, const std::vector<Row>& ro
       pages = std::max(pages, limit / kPageTokens + 1);
     }
     if (scratch.scores.size() < scores) scratch.scores.resize(scores);
-    if (scratch.queries.size() < queries) {
-      scratch.queries.resize(queries);
-      scratch.out.resize(queries * shape_.padded_head());
-    }
+    if (scratch.queries.size() < queries) scratch.queries.resize(queries);
+    const size_t out = queries * shape_.padded_head();
+    if (scratch.out.size() < out) scratch.out.resize(out);
     if (scratch.pages.size() < pages) scratch.pages.resize(pages);
   }
   pool_->run([&](ThreadPool::Worker& worker) { pass(worker, segments, rows, groups, first_out); });
@@ -349,25 +376,19 @@ void Model::keep_wanted(const std::vector<Row>& rows) {
 }
 
 void Model::multiply(ThreadPool::Worker& worker, const Rows& from, size_t count,
-                     const std::vector<Product>& products) {
-  struct Share {
-    const Product* product;
-    size_t begin, end;  // groups of rows
-  };
-  std::vector<Share> shares;
-  for (const Product& product : products) {
-    const size_t groups = product.matrix->groups(), bytes = product.matrix->group_bytes();
-    // the last quarter of the step's last matrix goes in little pieces
-    const size_t last = &product == &products.back() ? groups / 4 * 3 : groups;
-    for (size_t begin = 0; begin < groups;) {
-      const size_t piece = begin < last ? kPieceBytes : kLastPieceBytes;
-      const size_t end = std::min(groups, begin + std::max<size_t>(1, piece / bytes));
-      shares.push_back({&product, begin, end});
-      begin = end;
-    }
+                     std::initializer_list<Product> products) {
+  // no list of all pieces: memory that is wanting here would end the process
+  std::array<Pieces, kMostProducts> pieces;
+  size_t num_pieces = 0;
+  for (size_t p = 0; p < products.size(); p++) {
+    pieces[p] = Pieces(*products.begin()[p].matrix, p + 1 == products.size());
+    num_pieces += pieces[p].count();
   }
-  worker.each(shares.size(), [&](size_t i) {
-    const auto [product, begin, end] = shares[i];
+  worker.each(num_pieces, [&](size_t i) {
+    size_t p = 0;
+    while (i >= pieces[p].count()) i -= pieces[p++].count();
+    const Product* product = products.begin() + p;
+    const size_t begin = pieces[p].begin(i), end = pieces[p].begin(i + 1);
     const Matrix& matrix = *product->matrix;
     const uint8_t* x = nullptr;
     size_t stride = 0;

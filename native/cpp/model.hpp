@@ -144,7 +144,7 @@ class Model {
   void keep_wanted(const std::vector<Row>& rows);
   void feed_forward(ThreadPool::Worker& worker, const Layer& layer, size_t count);
   void multiply(ThreadPool::Worker& worker, const Rows& from, size_t count,
-                const std::vector<Product>& products);
+                std::initializer_list<Product> products);
   void round(const Rows& from, size_t row, size_t begin, size_t end,
              std::initializer_list<const Matrix*> readers);
   void rotate(float* vector, size_t row) const;

@@ -1,5 +1,7 @@
 #include "threads.hpp"
 
+#include <utility>
+
 #ifdef __linux__
 #include <sched.h>
 #endif
@@ -65,6 +67,12 @@ void ThreadPool::run(const Work& work) {
   // all have left `work` once all have met again
   size_t last = 0;
   meet(0, last);
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void ThreadPool::keep_error() {
+  const std::lock_guard lock(error_mutex_);
+  if (!error_) error_ = std::current_exception();
 }
 
 void ThreadPool::serve(size_t index) {

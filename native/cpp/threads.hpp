@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -29,7 +30,8 @@ class ThreadPool {
   size_t num_threads() const { return threads_.size() + 1; }
 
   // Runs `work` on all threads, the caller's among them, and returns when all have ended. `work`
-  // must take the same steps on every thread and must not throw.
+  // must take the same steps on every thread. What `each` calls may throw: all steps are still
+  // taken, then the first error is thrown here. What is outside of `each` must not throw.
   void run(const Work& work);
 
  private:
@@ -41,6 +43,8 @@ class ThreadPool {
 
   void serve(size_t index);
   void meet(size_t index, size_t& step);
+  // Keeps the exception being handled, if it is the first of this run.
+  void keep_error();
   bool shares_core(size_t index) const;
 
   // Where a thread was last seen; -1 unknown.
@@ -51,6 +55,8 @@ class ThreadPool {
   std::vector<std::thread> threads_;
   std::vector<Place> places_;
   const Work* work_ = nullptr;
+  std::mutex error_mutex_;
+  std::exception_ptr error_;
   Counter counters_[kCounters];
   alignas(64) std::atomic<uint32_t> passes_{0};  // counts runs; workers wait for the next
   alignas(64) std::atomic<uint32_t> steps_{0};   // counts meetings; threads wait for the next
@@ -69,10 +75,14 @@ class ThreadPool::Worker {
   template <class Function>
   void each(size_t count, const Function& function) {
     std::atomic<size_t>& next = pool_.counters_[step_ % kCounters].next;
-    if (index_ == 0 && count == 1) {
-      function(size_t(0));
-    } else if (count > 1) {
-      for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) function(i);
+    try {
+      if (index_ == 0 && count == 1) {
+        function(size_t(0));
+      } else if (count > 1) {
+        for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) function(i);
+      }
+    } catch (...) {
+      pool_.keep_error();  // the others wait for this thread in each step that is left
     }
     pool_.meet(index_, step_);
   }

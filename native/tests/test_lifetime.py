@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from pilotfish_native.files import open_file
 
 from pilotfish import models
 from support.memory import growth
-from support.tiny_networks import TinyNetwork, write_network
+from support.tiny_networks import TinyNetwork, shape_of_network, write_network
 
 TEXT = [(11 * i * i + 5 * i) % 70 for i in range(64)]
 # a pass that lasts long enough for another thread to come along
@@ -164,6 +165,44 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(tmp_path: Path) -> Non
         check=True,
         timeout=60,
         cwd=Path(__file__).parents[2] / "tests",
+    )
+
+
+FIRST_IN_THREADS = """
+import json, sys, threading
+from pilotfish_native import Model
+
+parameters = json.loads(sys.argv[1])
+begin, errors = threading.Barrier(4), []
+
+
+def load():
+    begin.wait()
+    try:
+        # known on every processor, and the last that is looked for
+        Model(["/nowhere"], [], parameters, threads=1, instructions="portable")
+    except OSError:
+        pass
+    except BaseException as error:
+        errors.append(error)
+
+
+# what this processor has is asked for by the first two that load at once, and by nobody before
+threads = [threading.Thread(target=load) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert not errors, errors
+"""
+
+
+def test_the_first_models_may_be_loaded_in_several_threads_at_once() -> None:
+    """A build with the thread sanitizer finds races here; without one they are too rare."""
+    subprocess.run(
+        [sys.executable, "-c", FIRST_IN_THREADS, json.dumps(shape_of_network())],
+        check=True,
+        timeout=60,
     )
 
 
