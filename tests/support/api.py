@@ -120,9 +120,14 @@ def ask(app: FastAPI, method: str, path: str, **request: Any) -> httpx.Response:
 class LiveServer:
     """A real server on a free port of this machine, until it is closed."""
 
-    def __init__(self, engine: TextEngine | None = None, **limits: Any) -> None:
+    def __init__(
+        self,
+        engine: TextEngine | None = None,
+        options: ServerOptions | None = None,
+        **limits: Any,
+    ) -> None:
         self.service = Service(engine or parrot_engine(), ServiceLimits(**limits))
-        app = create_app(self.service, ServerOptions(model_name=MODEL))
+        app = create_app(self.service, options or ServerOptions(model_name=MODEL))
         self._socket = take_port(ServerOptions(port=0))
         self._socket.listen()
         self.url = address_of(self._socket)

@@ -99,10 +99,11 @@ class PageServer:
         port: int = 0,
         limits: ServiceLimits | None = None,
         api_key: str | None = None,
+        cors_origins: tuple[str, ...] = (),
     ) -> None:
         self.model = HeldModel()
         self.outcomes = Outcomes()
-        options = ServerOptions(model_name="scripted", api_key=api_key)
+        options = ServerOptions(model_name="scripted", api_key=api_key, cors_origins=cors_origins)
         self.engine = self._engine()
         self.service = Service(self.engine, limits, watcher=self.outcomes)
         app = create_app(self.service, options)

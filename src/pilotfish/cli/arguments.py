@@ -20,6 +20,7 @@ _FLAGS = {
     "model reference": "--target",
     "context_size": "--ctx",
     "cors_origins": "--cors-origin",
+    "allowed_hosts": "--allowed-host",
     "logit_bias token id": "--logit-bias: the token id",
     "logit_bias value": "--logit-bias: the value",
 }

@@ -61,7 +61,17 @@ class ServeOptions:
             "--cors-origin",
             panel=_SERVER,
             metavar="ORIGIN",
-            about="Pages of this web origin may call the server; repeatable.",
+            about="Pages of this web origin may call the server; * is any part of it.  Repeatable.",
+        ),
+    ] = None
+    allowed_host: Annotated[
+        list[str] | None,
+        option(
+            "--allowed-host",
+            panel=_SERVER,
+            metavar="NAME",
+            about="Answer for this host name, too, or for *.NAME; * is any.  Repeatable.  "
+            "Default: localhost; with --host ADDRESS any.",
         ),
     ] = None
     max_body_bytes: Annotated[
@@ -161,6 +171,7 @@ class ServeOptions:
             "drain_seconds": as_number(self.drain_seconds),
             "log_prompts": self.log_prompts,
             "cors_origins": tuple(self.cors_origin or ()),
+            "allowed_hosts": tuple(self.allowed_host or ()),
             "model_name": model_name(reference) if self.model_name is None else self.model_name,
         }
         with naming_options():

@@ -9,15 +9,17 @@ from __future__ import annotations
 import hmac
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers
-from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pilotfish.server.canonical import CanonicalRequest
 from pilotfish.server.errors import ApiError, api_error
 from pilotfish.server.options import ServerOptions, is_loopback
+from pilotfish.server.origins import CrossOrigin
 
 log = logging.getLogger("pilotfish.server.access")
 
@@ -30,16 +32,10 @@ def guard(app: FastAPI, options: ServerOptions) -> None:
     app.add_middleware(BodyLimit, max_body_bytes=options.max_body_bytes)
     if options.api_key is not None:
         app.add_middleware(KeyCheck, api_key=options.api_key)
-    if options.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(options.cors_origins),
-            allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type"],
-            expose_headers=["Retry-After"],
-        )
-    if options.is_local:
-        app.add_middleware(HostCheck)
+    app.add_middleware(CrossOrigin, origins=options.cors_origins)
+    if options.checks_hosts:
+        app.add_middleware(HostCheck, allowed_hosts=options.allowed_hosts)
+    app.add_middleware(CanonicalRequest)
     app.add_middleware(AccessLog)
 
 
@@ -79,23 +75,26 @@ class AccessLog:
 
 
 class HostCheck:
-    """Refuses requests that name another host than this machine.
+    """Refuses requests that name another host than this machine or one that is allowed.
 
     A page of another site can have its own name point here and would then pass for ours.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, allowed_hosts: Sequence[str] = ()) -> None:
         self._app = app
+        self._allowed = allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on if its Host header is one of this machine's own names."""
+        """Pass the request on if its Host header is one that the server answers for."""
         if scope["type"] == "http":
             host = Headers(scope=scope).get("host", "localhost")
-            if not is_loopback(host_name(host)):
+            name = host_name(host)
+            if not is_loopback(name) and not is_allowed_host(name, self._allowed):
+                shown = host[:100]
                 error = ApiError(
                     403,
-                    f"the server does not answer for the host {host[:100]!a} (call it by "
-                    "localhost, or have it listen on another address with --host)",
+                    f"the server does not answer for the host {shown!a} (call it by localhost, or "
+                    "allow the name with --allowed-host)",
                     code="wrong_host",
                 )
                 await error.response(scope, receive, send)
@@ -104,10 +103,21 @@ class HostCheck:
 
 
 def host_name(host: str) -> str:
-    """Return the name in a Host header: without port, an address of version 6 without brackets."""
+    """Return the name in a Host header: without port, without the dot of a full name, an address
+    of version 6 without brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    return host.partition(":")[0].removesuffix(".")
+
+
+def is_allowed_host(name: str, allowed: Sequence[str]) -> bool:
+    """Return whether a host is among those allowed; `*.example.org` is every name below."""
+    name = name.casefold()
+    for one in allowed:
+        one = one.casefold()
+        if name == one or (one.startswith("*.") and name.endswith(one[1:]) and name != one[1:]):
+            return True
+    return False
 
 
 class KeyCheck:

@@ -23,7 +23,13 @@ def create_app(
     `metrics_of` is the watcher of the service, for `GET /metrics`; without one there is none.
     """
     options = options or ServerOptions()
-    app = FastAPI(title="pilotfish", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="pilotfish",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.include_router(routes.make_router(Serving(service, options)))
     app.include_router(page.make_router(service, options))
     if metrics_of is not None:

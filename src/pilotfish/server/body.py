@@ -23,7 +23,7 @@ _TOO_DEEP = "the body is nested too deeply"
 
 
 async def read_body(request: Request) -> bytes:
-    """Return the bytes of a body that says it is JSON."""
+    """Return the bytes of a body that says it is JSON, and is not compressed."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # pages of other sites can send any other type without asking the browser first
     if media_type != "application/json":
@@ -31,6 +31,14 @@ async def read_body(request: Request) -> bytes:
             415,
             "the body must be JSON (send the header Content-Type: application/json)",
             code="unsupported_media_type",
+        )
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise ApiError(
+            415,
+            f"the body is packed as {encoding[:40]!a} (send it as it is, without Content-Encoding)",
+            code="unsupported_encoding",
+            headers={"Accept-Encoding": "identity"},
         )
     try:
         return await request.body()

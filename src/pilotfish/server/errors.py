@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import re
@@ -133,16 +134,31 @@ def install(app: FastAPI) -> None:
     async def answer_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         where = f"{request.method} {request.url.path}"
+        headers = dict(error.headers or {})
+        message, code = str(error.detail), None
         if error.status_code == 404:
-            message, code = f"there is no {where}", "not_found"
+            message, code = f"there is no {where}{_meant(app, request.url.path)}", "not_found"
         elif error.status_code == 405:
+            headers["Allow"] = _methods(headers)
+            if request.method == "OPTIONS":
+                return Response(status_code=204, headers=headers)
             message, code = f"there is no {where}: the path has another method", "wrong_method"
-        else:
-            message, code = str(error.detail), None
-        headers = error.headers or {}
         return ApiError(error.status_code, message, code=code, headers=headers).response
 
     app.add_exception_handler(PilotfishError, answer)
     app.add_exception_handler(ApiError, answer)
     app.add_exception_handler(HTTPException, answer_http)
     app.add_exception_handler(Exception, answer)
+
+
+def _meant(app: FastAPI, path: str) -> str:
+    """Return a hint at the path that was meant: clients leave out `/v1`, or have it twice."""
+    known = [known for known in app.openapi()["paths"] if "{" not in known]
+    close = difflib.get_close_matches(path[:100], known, n=1, cutoff=0.75)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _methods(headers: Mapping[str, str]) -> str:
+    """Return the methods of a path: what can be read has HEAD, and all have OPTIONS."""
+    methods = {"OPTIONS", *(name.strip() for name in headers.get("Allow", "").split(","))} - {""}
+    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))

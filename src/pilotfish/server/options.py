@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 
+from pilotfish.server.origins import is_origin
 from pilotfish.types import require, require_in_range
 
 DEFAULT_PORT = 8000
 DEFAULT_BODY_BYTES = 4 * 1024 * 1024
 MOST_PORTS = 65_535
+_NAME = re.compile(r"(?:\*\.)?[\w-]+(?:\.[\w-]+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +20,10 @@ class ServerOptions:
     """What the HTTP side needs to know; the models and the queue have options of their own.
 
     api_key         asked of every request that touches data; None asks nothing
-    cors_origins    web origins whose pages may call the server; "*" is all
+    cors_origins    web origins whose pages may call the server; "*" is all, and in place of a part
+                    of an origin whatever stands there
+    allowed_hosts   names that the server is called by, besides those of this machine; "*.a.example"
+                    is every name below, "*" every name
     max_body_bytes  the largest request body
     log_prompts     whether prompts may be written to the log
     drain_seconds   how long running replies may go on once the server is told to stop
@@ -28,6 +34,7 @@ class ServerOptions:
     port: int = DEFAULT_PORT
     api_key: str | None = None
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     max_body_bytes: int = DEFAULT_BODY_BYTES
     log_prompts: bool = False
     drain_seconds: float = 30.0
@@ -44,9 +51,11 @@ class ServerOptions:
             # the value is not shown: it may be nearly right
             require(usable and self.api_key.isascii(), "api_key", "...", "ASCII text, not blank")
         for origin in self.cors_origins:
-            is_origin = origin == "*" or origin.startswith(("http://", "https://"))
-            wanted = "'*' or an origin such as https://example.org"
-            require(is_origin and not origin.endswith("/"), "cors_origins", origin, wanted)
+            wanted = "'*', 'null' or an origin such as https://example.org or app://localhost"
+            require(is_origin(origin), "cors_origins", origin, wanted)
+        for name in self.allowed_hosts:
+            wanted = "'*' or a host name without port, such as gpu.example.org or *.example.org"
+            require(_is_host(name), "allowed_hosts", name, wanted)
         wanted = "a whole number above 0"
         require_in_range("max_body_bytes", self.max_body_bytes, wanted, low=1, whole=True)
         wanted = "a finite number, 0 or more"
@@ -57,12 +66,28 @@ class ServerOptions:
         """Return whether only this machine can reach the server."""
         return is_loopback(self.host)
 
+    @property
+    def checks_hosts(self) -> bool:
+        """Return whether the name counts that clients call the server by: on addresses that others
+        can reach any name may be right, unless some are given."""
+        return "*" not in self.allowed_hosts and (self.is_local or bool(self.allowed_hosts))
+
 
 def is_loopback(host: str) -> bool:
     """Return whether a host name or address stands for this machine alone."""
-    if host.casefold() == "localhost":
+    name = host.casefold()
+    if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_host(text: str) -> bool:
+    if text == "*" or _NAME.fullmatch(text):
+        return True
+    try:
+        return bool(ipaddress.ip_address(text))
     except ValueError:
         return False

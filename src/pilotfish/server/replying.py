@@ -190,7 +190,8 @@ class EventStream(StreamingResponse):
         super().__init__(
             self._events(),
             media_type="text/event-stream",
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+            # proxies that compress or buffer would hold events back
+            headers={"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"},
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -28,6 +28,7 @@ BAD_VALUES = [
     *[("--kept-sequences", value) for value in ("-1", "1.5")],
     *[("--kept-tokens", value) for value in ("-1", "few")],
     *[("--cors-origin", value) for value in ("a.example", "https://a.example/", "")],
+    *[("--allowed-host", value) for value in ("https://a.example", "a.example:80", "")],
     *[("--api-key", value) for value in ("", "  ", "ü")],
     *[("--host", value) for value in ("", "no.such.host.invalid", "300.1.1.1")],
     ("--model-name", ""),
@@ -89,14 +90,16 @@ def test_options_reach_the_server_and_the_engine(
 ) -> None:
     words = (
         "serve --host 127.0.0.1 --port 0 --api-key k --cors-origin https://a.example --cors-origin "
-        "* --max-body-bytes 9 --log-prompts --drain-seconds 2.5 --max-sessions 3 --max-waiting 4 "
-        "--request-seconds 0 --kept-sequences 5 --kept-tokens 6 --model-name m --drafter suffix"
+        "* --allowed-host b.example --max-body-bytes 9 --log-prompts --drain-seconds 2.5 "
+        "--max-sessions 3 --max-waiting 4 --request-seconds 0 --kept-sequences 5 --kept-tokens 6 "
+        "--model-name m --drafter suffix"
     )
     assert run(*words.split()).code == 0
     assert served["options"] == ServerOptions(
         port=0,
         api_key="k",
         cors_origins=("https://a.example", "*"),
+        allowed_hosts=("b.example",),
         max_body_bytes=9,
         log_prompts=True,
         drain_seconds=2.5,

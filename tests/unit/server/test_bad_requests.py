@@ -221,12 +221,12 @@ def test_what_is_not_there_is_told_in_the_same_form(app: FastAPI) -> None:
         ("GET", CHAT, 405, "wrong_method"),
         ("DELETE", "/v1/models", 405, "wrong_method"),
         ("GET", "/v1/models/other", 404, "model_not_found"),
-        ("GET", "/v1/models/", 404, "model_not_found"),
+        ("GET", "/v1/models/%2F", 404, "model_not_found"),
     ):
         answer = ask(app, method, path)
         assert answer.status_code == status, path
         assert answer.json()["error"]["code"] == code
-    assert ask(app, "GET", CHAT).headers["allow"] == "POST"
+    assert ask(app, "GET", CHAT).headers["allow"] == "OPTIONS, POST"
 
 
 def test_a_model_that_is_not_there_is_named(app: FastAPI) -> None:
