@@ -14,7 +14,7 @@ from pilotfish.config import Request, RequestOptions
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.session import Session
 from pilotfish.errors import PilotfishError, PromptError
-from pilotfish.grammar import JsonGrammars
+from pilotfish.grammar import Grammar, JsonGrammars
 from pilotfish.text import ReplyText, Tokenizer, chat_prompt_ids, raw_prompt_ids
 from pilotfish.types import EmittedToken, RoundRecord, StopReason
 
@@ -92,6 +92,14 @@ class Reply:
         if any(token.logprobs for token in self.tokens):
             result["logprobs"] = [logprobs_dict(token) for token in self.tokens]
         return result
+
+
+def check_prepared(request: Request, grammar: Grammar | None) -> None:
+    """Raise PilotfishError if the schema that a request asks for was not compiled."""
+    if request.json_schema is not None and grammar is None:
+        raise PilotfishError(
+            "the request has a json_schema and no grammar", hint="pass what prepare_grammar returns"
+        )
 
 
 def logprobs_dict(token: EmittedToken) -> dict[str, Any]:
@@ -237,14 +245,14 @@ class TextEngine:
             messages = [{"role": "system", "content": request.system}, *messages]
         return chat_prompt_ids(messages, tokenizer=self.tokenizer)
 
-    def prepare_grammar(self, request: Request) -> None:
-        """Compile the schema that a request asks for, if any, so that `open` finds it ready.
+    def prepare_grammar(self, request: Request) -> Grammar | None:
+        """Return the compiled schema that a request asks for, if any, as `open` needs it.
 
         Takes from a millisecond to a second; any thread may do it. Raises ConfigError for a schema
         that cannot be used, and MissingExtra.
         """
-        if request.json_schema is not None:
-            self._grammars.constraint(request.json_schema)
+        schema = request.json_schema
+        return None if schema is None else self._grammars.compiled(schema)
 
     def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Reply:
         """Return the reply to one prompt; `options` are those of `Request` and
@@ -280,11 +288,12 @@ class TextEngine:
                 raise each.session.error
         return [each.reply for each in running]
 
-    def open(self, prompt_ids: Sequence[int], request: Request) -> RunningReply:
-        """Return a reply that begins: nothing is read yet. Raises PromptError or BackendError, and
-        as `prepare_grammar` does."""
-        schema = request.json_schema
-        constraint = None if schema is None else self._grammars.constraint(schema)
+    def open(
+        self, prompt_ids: Sequence[int], request: Request, grammar: Grammar | None = None
+    ) -> RunningReply:
+        """Return a reply that begins: nothing is read yet, and no schema compiled, since others may
+        wait for the thread. Raises PromptError or BackendError."""
+        check_prepared(request, grammar)
         text = ReplyText(
             self.tokenizer,
             stop=request.stop,
@@ -299,12 +308,12 @@ class TextEngine:
             end_ids=self.tokenizer.end_ids,
             completes_stop=text.feed,
             wish=request.wish,
-            constraint=constraint,
+            constraint=None if grammar is None else grammar.constraint(),
         )
         return RunningReply(self, session, text)
 
     def _start(self, prompt_ids: Sequence[int], request: Request) -> RunningReply:
-        running = self.open(prompt_ids, request)
+        running = self.open(prompt_ids, request, self.prepare_grammar(request))
         try:
             while not self.engine.read(running.session):
                 pass

@@ -121,7 +121,9 @@ def test_beginning_and_end_have_texts_where_they_have_ids(tokenizer: Tokenizer) 
 
 def test_a_json_schema_can_be_followed_to_its_end(tokenizer: Tokenizer) -> None:
     colours = {"type": "object", "properties": {"naïve 🐟": {"const": 7}}, "required": ["naïve 🐟"]}
-    asked = JsonGrammars(tokenizer).constraint({**colours, "additionalProperties": False})
+    asked = (
+        JsonGrammars(tokenizer).compiled({**colours, "additionalProperties": False}).constraint()
+    )
     text = '{"naïve 🐟":7}'
     forced = asked.forced([])
     spelled = b"".join(map(tokenizer.token_bytes, forced))

@@ -123,13 +123,14 @@ def test_after_each_round_the_legal_tokens_are_those_of_plain_decoding(draft: st
     engine = engine_of(draft)
     for run in range(10):
         request = Request.from_options(options(run))
-        session = engine.open(engine.prompt_ids(prompt(run), request), request).session
+        grammar = engine.prepare_grammar(request)
+        session = engine.open(engine.prompt_ids(prompt(run), request), request, grammar).session
         while not engine.engine.read(session):
             pass
         assert session.constraint is not None
         while not session.done:
             engine.engine.step([session])
-            expected = GRAMMARS.constraint(SCHEMA).allowed(session.output_ids)
+            expected = GRAMMARS.compiled(SCHEMA).constraint().allowed(session.output_ids)
             assert legal_ids(session.constraint.allowed(session.output_ids)) == legal_ids(expected)
         assert session.output_ids == plain_ids(run)
 
@@ -167,7 +168,7 @@ def test_both_rules_keep_to_the_schema(verify_rule: str, draft: str) -> None:
             seed=run,
             max_tokens=80,
             end_ids=json_tokenizer().end_ids,
-            constraint=GRAMMARS.constraint(SCHEMA),
+            constraint=GRAMMARS.compiled(SCHEMA).constraint(),
         )
         for _ in engine.run(session):
             pass
@@ -180,7 +181,7 @@ class Late:
     """A constraint whose mask is that of the row before: a mistake."""
 
     def __init__(self) -> None:
-        self._right = GRAMMARS.constraint(SCHEMA)
+        self._right = GRAMMARS.compiled(SCHEMA).constraint()
 
     def allowed(self, output_ids: Sequence[int]) -> BoolArray:
         return self._right.allowed(output_ids[:-1])

@@ -10,7 +10,7 @@ import pytest
 from pilotfish.backends.scripted import random_logits
 from pilotfish.bench.runner import Mode
 from pilotfish.config import DRAFTERS, Request
-from pilotfish.errors import ConfigError
+from pilotfish.errors import ConfigError, PilotfishError
 from pilotfish.generation import TextEngine
 from support.scripted_pair import VOCAB, ScriptedPair
 
@@ -64,7 +64,8 @@ def test_requests_with_and_without_a_schema_run_together() -> None:
         ]
         running = []
         for request in requests:
-            one = engine.open(engine.prompt_ids("a", request), request)
+            prompt = engine.prompt_ids("a", request)
+            one = engine.open(prompt, request, engine.prepare_grammar(request))
             while not engine.engine.read(one.session):
                 pass
             running.append(one.session)
@@ -78,10 +79,11 @@ def test_a_schema_that_cannot_be_used_is_refused_before_anything_is_opened() -> 
         request = Request(json_schema={"not": {}}, raw=True)
         for refused in (
             lambda: engine.prepare_grammar(request),
-            lambda: engine.open([97], request),
             lambda: engine.generate("a", raw=True, json_schema={"not": {}}),
         ):
             with pytest.raises(ConfigError, match="not is not enforced"):
                 refused()
+        with pytest.raises(PilotfishError, match="no grammar"):
+            engine.open([97], request)
         assert engine.engine.target.open_caches == set()  # type: ignore[attr-defined]
         engine.prepare_grammar(Request())

@@ -50,6 +50,20 @@ def _refused(reason: str) -> ConfigError:
     return ConfigError(f"json_schema cannot be used: {one_line(reason)}", hint=hint)
 
 
+class Grammar:
+    """A schema compiled for one tokenizer: any number of replies may be held to it, in any number
+    of threads. Whoever has one need not compile it again, whatever its store has dropped."""
+
+    def __init__(self, matcher: Any, tokenizer: Tokenizer) -> None:
+        self._matcher = matcher
+        self._tokenizer = tokenizer
+
+    def constraint(self) -> JsonConstraint:
+        """Return what holds a new reply to the schema; takes no time to speak of."""
+        size, end_ids = self._tokenizer.vocab_size, self._tokenizer.end_ids
+        return JsonConstraint(self._matcher, vocab_size=size, end_ids=end_ids)
+
+
 class JsonGrammars:
     """The JSON schemas of one tokenizer's requests. Any number of threads may use it."""
 
@@ -57,28 +71,27 @@ class JsonGrammars:
         self._tokenizer = tokenizer
         self._vocabulary: Any = None
         self._vocabulary_lock = threading.Lock()
-        self._kept: OrderedDict[str, Any] = OrderedDict()
+        self._kept: OrderedDict[str, Grammar] = OrderedDict()
         self._kept_lock = threading.Lock()
 
-    def constraint(self, schema: Schema) -> JsonConstraint:
-        """Return what holds a new reply to the schema; compiled the first time, which takes from
-        a millisecond to a second.
+    def compiled(self, schema: Schema) -> Grammar:
+        """Return the grammar of a schema; compiled the first time, which takes from a millisecond
+        to a second, and again once many others were asked for.
 
         Raises ConfigError with the compiler's reason, and MissingExtra without llguidance.
         """
         key = schema_text(schema)
         with self._kept_lock:
-            matcher = self._kept.get(key)
-        if matcher is None:
+            grammar = self._kept.get(key)
+        if grammar is None:
             # not under the lock: a large schema must not hold up the small ones
-            matcher = self._compile(schema)
+            grammar = Grammar(self._compile(schema), self._tokenizer)
         with self._kept_lock:
-            self._kept[key] = matcher
+            self._kept[key] = grammar
             self._kept.move_to_end(key)
             while len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
-        tokenizer = self._tokenizer
-        return JsonConstraint(matcher, vocab_size=tokenizer.vocab_size, end_ids=tokenizer.end_ids)
+        return grammar
 
     def _compile(self, schema: Schema) -> Any:
         check_schema(schema)

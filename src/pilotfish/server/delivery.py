@@ -12,6 +12,7 @@ from pilotfish.config import Request
 from pilotfish.engine.scheduler import Job
 from pilotfish.errors import PilotfishError
 from pilotfish.generation import Piece, Reply, RunningReply
+from pilotfish.grammar import Grammar
 
 _MOST_SECONDS_GIVEN = 0.005
 
@@ -26,6 +27,7 @@ class Ticket:
 
     job: Job
     request: Request
+    grammar: Grammar | None = None
     mailbox: Mailbox
     running: RunningReply | None = None
     queued_seconds: float | None = None

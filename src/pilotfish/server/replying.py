@@ -18,6 +18,7 @@ from pilotfish.accounting.decisions import speculation_dict
 from pilotfish.accounting.metrics import reply_stats
 from pilotfish.config import Request
 from pilotfish.generation import Facts, Piece, Reply
+from pilotfish.grammar import Grammar
 from pilotfish.server.access import note
 from pilotfish.server.choices import Choice, Document
 from pilotfish.server.errors import ApiError, api_error, json_response
@@ -36,6 +37,7 @@ class Asked:
 
     prompts       token ids of each prompt
     requests      what is asked for each choice of a prompt
+    grammar       the compiled schema of all of them, if they have one
     choices       the form of each choice of each prompt, prompt by prompt
     kind          "chat.completion" or "text_completion"
     """
@@ -47,6 +49,7 @@ class Asked:
     streams: bool
     includes_usage: bool
     reports: bool
+    grammar: Grammar | None = None
     reply_id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -56,7 +59,7 @@ def submit(service: Service, asked: Asked) -> list[Generation]:
     generations: list[Generation] = []
     try:
         for prompt in asked.prompts:
-            generations += service.submit(prompt, asked.requests)
+            generations += service.submit(prompt, asked.requests, asked.grammar)
     except BaseException:
         cancel(generations)
         raise

@@ -94,7 +94,7 @@ def chat_asked(serving: Serving, data: bytes) -> Asked:
     body = checked(serving, data, ChatRequest)
     requests = chat_requests(body)
     with naming("response_format", ConfigError):
-        serving.engine.prepare_grammar(requests[0])
+        grammar = serving.engine.prepare_grammar(requests[0])
     prompt = chat_ids(body, serving.engine.tokenizer)
     choices = [
         ChatChoice(
@@ -107,7 +107,14 @@ def chat_asked(serving: Serving, data: bytes) -> Asked:
         )
         for index in range(len(requests))
     ]
-    return asked(body, prompts=[prompt], requests=requests, choices=choices, kind="chat.completion")
+    return asked(
+        body,
+        prompts=[prompt],
+        requests=requests,
+        grammar=grammar,
+        choices=choices,
+        kind="chat.completion",
+    )
 
 
 def completion_asked(serving: Serving, data: bytes) -> Asked:

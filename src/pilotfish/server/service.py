@@ -17,7 +17,8 @@ from pilotfish.engine.round import Clock
 from pilotfish.engine.scheduler import Job, Scheduler, StepReport
 from pilotfish.engine.session import Session
 from pilotfish.errors import ConfigError, PilotfishError, QueueFull, RequestTimedOut, ShuttingDown
-from pilotfish.generation import TextEngine
+from pilotfish.generation import TextEngine, check_prepared
+from pilotfish.grammar import Grammar
 from pilotfish.server.delivery import Generation, Mailbox, Ticket
 from pilotfish.server.limits import ServiceLimits, ServiceState
 from pilotfish.server.publisher import Publisher
@@ -105,20 +106,33 @@ class Service:
             seconds_since_progress=since,
         )
 
-    def submit(self, prompt_ids: Sequence[int], requests: Sequence[Request]) -> list[Generation]:
+    def submit(
+        self,
+        prompt_ids: Sequence[int],
+        requests: Sequence[Request],
+        grammar: Grammar | None = None,
+    ) -> list[Generation]:
         """Return a generation for each request over the same prompt; all of them are taken, or
         none.
 
-        To be called on an asyncio loop, where the generations are then to be read. Raises
+        `grammar` is that of their schema, compiled: the engine's thread has no time for it. To be
+        called on an asyncio loop, where the generations are then to be read. Raises
         PromptError, ContextLengthExceeded or ConfigError for what can never be served, and
         QueueFull or ShuttingDown for what cannot be now.
         """
+        for request in requests:
+            check_prepared(request, grammar)
         now = self._clock()
         if self._mailbox is None or self._mailbox.loop is not asyncio.get_running_loop():
             self._mailbox = Mailbox(asyncio.get_running_loop())
         mailbox = self._mailbox
         tickets = [
-            Ticket(job=self._job(prompt_ids, request, now), request=request, mailbox=mailbox)
+            Ticket(
+                job=self._job(prompt_ids, request, now),
+                request=request,
+                grammar=grammar,
+                mailbox=mailbox,
+            )
             for request in requests
         ]
         self._accept(tickets)
@@ -214,7 +228,7 @@ class Service:
 
     def _begin(self, job: Job) -> Session:
         ticket = self._publisher.ticket_of(job)
-        ticket.running = self.engine.open(job.prompt, ticket.request)
+        ticket.running = self.engine.open(job.prompt, ticket.request, ticket.grammar)
         ticket.queued_seconds = self._clock() - job.arrived_at
         return ticket.running.session
 

@@ -27,7 +27,7 @@ ENDS = {END, OTHER_END}
 
 
 def constraint(schema: Any = SCHEMA) -> JsonConstraint:
-    return GRAMMARS.constraint(schema)
+    return GRAMMARS.compiled(schema).constraint()
 
 
 def legal(of: JsonConstraint, output_ids: list[int]) -> set[int]:
@@ -146,7 +146,9 @@ def test_no_blanks_stand_between_the_parts_but_in_texts_they_may() -> None:
 
 def test_a_name_cannot_come_in_disguise() -> None:
     tokenizer = ScriptedTokenizer([*PIECES, b"\\", b"\\u", b"n"], end_ids=(END,), special=(END,))
-    asked = JsonGrammars(tokenizer).constraint({"properties": {"a": {"type": "integer"}}})
+    asked = (
+        JsonGrammars(tokenizer).compiled({"properties": {"a": {"type": "integer"}}}).constraint()
+    )
     allowed = asked.allowed(tokenizer.encode('{"', parse_special=False))
     assert allowed[len(PIECES)], "an escape may begin"
     assert not allowed[len(PIECES) + 1], "but not one that stands for a letter"
@@ -169,7 +171,10 @@ def test_what_a_reply_could_not_have_said_is_an_error() -> None:
 
 def test_compiled_schemas_are_kept_and_their_constraints_are_apart() -> None:
     grammars = JsonGrammars(json_tokenizer())
-    first, second = grammars.constraint(SCHEMA), grammars.constraint(dict(SCHEMA))
+    first, second = (
+        grammars.compiled(SCHEMA).constraint(),
+        grammars.compiled(dict(SCHEMA)).constraint(),
+    )
     assert legal(first, ids('{"a":7,')) == legal(second, ids('{"a":7,'))
     assert legal(first, ids('{"a":')) != legal(second, ids('{"a":7,'))
     assert first.forced([]) == second.forced([])
@@ -183,7 +188,7 @@ def test_several_threads_may_compile_and_ask_at_once() -> None:
     def walk(number: int) -> bool:
         # half of them compile the same schema, half one of their own
         schema = SCHEMA if number % 2 else {**SCHEMA, "title": str(number)}
-        asked = grammars.constraint(schema)
+        asked = grammars.compiled(schema).constraint()
         answers = [legal(asked, reply[:length]) for length in range(len(reply) + 1)]
         return answers == expected and asked.forced([]) == constraint().forced([])
 
@@ -197,7 +202,7 @@ def test_a_tokenizer_that_puts_a_blank_first_still_gives_forced_tokens() -> None
             return super().encode(" " + text, parse_special=parse_special)
 
     tokenizer = Blank(PIECES, special=(START, END), end_ids=(END,))
-    forced = JsonGrammars(tokenizer).constraint(SCHEMA).forced([])
+    forced = JsonGrammars(tokenizer).compiled(SCHEMA).constraint().forced([])
     assert text_of(forced) == '{"a":'
 
 
@@ -207,6 +212,6 @@ def test_a_tokenizer_that_cannot_write_the_text_forces_nothing() -> None:
             raise ValueError("no")
 
     tokenizer = Failing(PIECES, special=(START, END), end_ids=(END,))
-    asked = JsonGrammars(tokenizer).constraint(SCHEMA)
+    asked = JsonGrammars(tokenizer).compiled(SCHEMA).constraint()
     assert asked.forced([]) == ()
     assert asked.allowed([]).any()

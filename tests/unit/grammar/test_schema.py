@@ -107,7 +107,7 @@ def test_a_misspelt_keyword_is_told_its_name() -> None:
 def test_a_schema_that_only_its_first_token_shows_to_be_empty_is_refused() -> None:
     check_schema({"$ref": "#"})
     with pytest.raises(ConfigError, match="no reply satisfies it"):
-        JsonGrammars(json_tokenizer()).constraint({"$ref": "#"})
+        JsonGrammars(json_tokenizer()).compiled({"$ref": "#"}).constraint()
 
 
 def test_the_order_of_names_makes_another_text() -> None:
@@ -132,4 +132,4 @@ def test_a_tokenizer_without_end_tokens_is_refused() -> None:
     tokenizer = json_tokenizer()
     tokenizer.end_ids = frozenset()
     with pytest.raises(ConfigError, match="a token that ends replies"):
-        JsonGrammars(tokenizer).constraint({"type": "object"})
+        JsonGrammars(tokenizer).compiled({"type": "object"}).constraint()
