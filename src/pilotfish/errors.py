@@ -25,6 +25,13 @@ Every error has a one-line message and, where there is something to do about it,
 
 from __future__ import annotations
 
+import shlex
+from importlib import metadata
+from pathlib import Path
+
+# where the sources lie, if this is a clone of them
+_SOURCES = Path(__file__).resolve().parents[2]
+
 
 class PilotfishError(Exception):
     """The root of all errors of this package; `hint` says what to do about it, or is empty."""
@@ -114,5 +121,24 @@ class MissingExtra(PilotfishError):
     def __init__(self, extra: str, *, needed_for: str, hint: str = "") -> None:
         super().__init__(
             f"{needed_for} needs the optional dependency '{extra}'",
-            hint=hint or f"pip install 'pilotfish[{extra}]'",
+            hint=hint or _installing(extra),
         )
+
+
+def _installing(extra: str) -> str:
+    """Return the command that installs what an extra needs: the script of a clone, elsewhere the
+    libraries by name, as no index need know this package."""
+    script = _SOURCES / "scripts" / "install"
+    if script.is_file():
+        return f"{shlex.quote(str(script))} {extra}"
+    try:
+        requirements = metadata.requires("pilotfish") or []
+    except metadata.PackageNotFoundError:
+        requirements = []
+    parts = (requirement.partition(";") for requirement in requirements)
+    names = [name.strip() for name, _, marker in parts if _is_of(extra, marker)]
+    return f"pip install {shlex.join(names)}" if names else f"install the extra {extra}"
+
+
+def _is_of(extra: str, marker: str) -> bool:
+    return marker.strip().replace('"', "'") == f"extra == '{extra}'"

@@ -188,4 +188,4 @@ def test_without_its_libraries_it_says_what_to_install(
     monkeypatch.delattr("pilotfish.server.running")
     outcome = run("serve")
     outcome.is_one_error("'server'")
-    assert "pip install 'pilotfish[server]'" in outcome.err
+    assert "scripts/install server" in outcome.err

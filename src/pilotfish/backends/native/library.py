@@ -20,7 +20,8 @@ def load_library() -> ModuleType:
         raise MissingExtra(
             "pilotfish-native",
             needed_for="the native backend",
-            hint="scripts/install builds it, with a C++ compiler; or use --backend llama",
+            hint="scripts/install in the sources builds it, with a C++ compiler; or use "
+            "--backend llama",
         ) from error
     module: ModuleType = pilotfish_native
     return module
