@@ -13,7 +13,7 @@ from pilotfish.accounting.metrics import ReplyStats, reply_stats
 from pilotfish.config import Request, RequestOptions
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.session import Session
-from pilotfish.errors import PilotfishError, PromptError
+from pilotfish.errors import ConfigError, PilotfishError, PromptError
 from pilotfish.grammar import Grammar, JsonGrammars
 from pilotfish.text import ReplyText, Tokenizer, chat_prompt_ids, raw_prompt_ids
 from pilotfish.types import EmittedToken, RoundRecord, StopReason
@@ -111,7 +111,10 @@ def logprobs_dict(token: EmittedToken) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the loaded parts say of themselves, for replies; `drafters` names who can draft."""
+    """What the loaded parts say of themselves, for replies.
+
+    `drafters` names who can draft; None where that is not known, as with parts of one's own.
+    """
 
     exactness: Mapping[str, Any] = field(default_factory=dict)
     models: Mapping[str, Any] = field(default_factory=dict)
@@ -120,7 +123,13 @@ class Facts:
     draft_size: ModelSize | None = None
     speculation_on: bool = False
     speculation_reason: str = ""
-    drafters: tuple[str, ...] = ()
+    drafters: tuple[str, ...] | None = None
+
+    @property
+    def speculation(self) -> dict[str, Any]:
+        """Return whether drafts are made, why or why not, and by whom, as plain JSON values."""
+        drafters = None if self.drafters is None else list(self.drafters)
+        return {"on": self.speculation_on, "reason": self.speculation_reason, "drafters": drafters}
 
 
 class RunningReply:
@@ -245,6 +254,18 @@ class TextEngine:
             messages = [{"role": "system", "content": request.system}, *messages]
         return chat_prompt_ids(messages, tokenizer=self.tokenizer)
 
+    def check_drafter(self, name: str) -> None:
+        """Raise ConfigError if a request names a drafter that was not loaded."""
+        drafters = self.facts.drafters
+        if drafters is None or name in ("auto", "none", *drafters):
+            return
+        there = f"there is {' and '.join(drafters)}" if drafters else self.facts.speculation_reason
+        option = "a draft model with --draft" if name == "model" else f"it with --drafter {name}"
+        raise ConfigError(
+            f"drafter {name} is not loaded: {there}",
+            hint=f"name {option} when loading, or leave drafter out of the request",
+        )
+
     def prepare_grammar(self, request: Request) -> Grammar | None:
         """Return the compiled schema that a request asks for, if any, as `open` needs it.
 
@@ -292,7 +313,8 @@ class TextEngine:
         self, prompt_ids: Sequence[int], request: Request, grammar: Grammar | None = None
     ) -> RunningReply:
         """Return a reply that begins: nothing is read yet, and no schema compiled, since others may
-        wait for the thread. Raises PromptError or BackendError."""
+        wait for the thread. Raises PromptError, ConfigError or BackendError."""
+        self.check_drafter(request.drafter)
         check_prepared(request, grammar)
         text = ReplyText(
             self.tokenizer,

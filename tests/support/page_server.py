@@ -127,6 +127,7 @@ class PageServer:
             draft_size=SIZES["draft"],
             speculation_on=True,
             speculation_reason="by measured cost: up to 31 tokens a round",
+            drafters=("suffix", "model"),
         )
         return engine
 

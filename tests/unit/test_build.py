@@ -172,3 +172,39 @@ def test_strict_has_nothing_to_add_on_native(
     with engine_of(one(tiny_path)) as engine:
         assert not engine.engine.reads_in_any_parts
         assert engine.facts.exactness["level"] == "in distribution"
+
+
+LOADED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"drafter": "auto"}, ("suffix",)),
+    ({"drafter": "ngram"}, ("ngram",)),
+    ({"drafter": "none"}, ()),
+    ({"drafter": "suffix", "num_speculative_tokens": 0}, ()),
+]
+
+
+@pytest.mark.parametrize(("options", "there"), LOADED)
+def test_a_request_may_name_who_was_loaded_and_nobody_else(
+    tiny_path: Path, options: dict[str, Any], there: tuple[str, ...]
+) -> None:
+    ask: dict[str, Any] = {"raw": True, "max_tokens": 3}
+    with engine_of(one(tiny_path), **options) as engine:
+        assert engine.facts.speculation["drafters"] == list(there)
+        texts = {engine.generate("Go:", drafter=name, **ask).text for name in ("auto", *there)}
+        assert len(texts) == 1
+        for name in {"suffix", "ngram", "model"} - {*there}:
+            for call in (
+                lambda: engine.generate("Go:", drafter=name, **ask),  # noqa: B023
+                lambda: engine.stream("Go:", drafter=name, **ask),  # noqa: B023
+                lambda: engine.generate_batch(["Go:"], drafter=name, **ask),  # noqa: B023
+            ):
+                with pytest.raises(ConfigError, match=f"drafter {name} is not loaded") as caught:
+                    call()
+                assert " and ".join(there) in str(caught.value)
+                assert caught.value.hint
+
+
+def test_a_draft_model_may_be_named_where_one_is_loaded(tiny_path: Path) -> None:
+    with engine_of(one(tiny_path), one(tiny_path)) as engine:
+        assert engine.facts.speculation["drafters"] == ["suffix", "model"]
+        reply = engine.generate("Go:", raw=True, max_tokens=9, drafter="model")
+        assert reply.stats.by_drafter.keys() == {"model"}

@@ -18,7 +18,7 @@ def speculation_dict(
     *,
     on: bool,
     reason: str,
-    drafters: Sequence[str] = (),
+    drafters: Sequence[str] | None = None,
     wish: DraftWish | None = None,
     error: Exception | None = None,
 ) -> dict[str, Any]:

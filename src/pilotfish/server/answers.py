@@ -112,10 +112,11 @@ class CompletionAnswer(ReplyAnswer):
 
 
 class SpeculationAnswer(_Open):
-    """Whether drafts are made, and why or why not."""
+    """Whether drafts are made, why or why not, and by whom; null where that is not known."""
 
     on: bool
     reason: str
+    drafters: list[str] | None
 
 
 class ModelAnswer(_Open):

@@ -104,7 +104,7 @@ def info(engine: TextEngine, *, model_name: str) -> dict[str, Any]:
         "model": model_name,
         "target": _file_name(facts.models.get("target")),
         "draft": _file_name(facts.models.get("draft")),
-        "speculation": {"on": facts.speculation_on, "reason": facts.speculation_reason},
+        "speculation": facts.speculation,
         "curve": None if costs is None else _curve(costs),
         "draft_cost_ratio": None if costs is None else _draft_cost_ratio(costs),
         "sizes": {side: None if size is None else asdict(size) for side, size in sizes.items()},

@@ -84,6 +84,9 @@ def checked(serving: Serving, data: bytes, kind: type[T]) -> T:
     """Return the request a body holds, for a model that is here; ApiError otherwise."""
     body = validated(parsed(data), kind)
     serving.check_model(body.model)
+    if body.speculation is not None:
+        with naming("speculation.drafter", ConfigError):
+            serving.engine.check_drafter(body.speculation.drafter)
     if serving.options.log_prompts:
         log.info("asked %s", body.model_dump_json(exclude_unset=True, ensure_ascii=True))
     return body

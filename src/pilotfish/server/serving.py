@@ -49,7 +49,7 @@ class Serving:
         return {
             "target": _plain(facts.models.get("target")),
             "draft": _plain(facts.models.get("draft")),
-            "speculation": {"on": facts.speculation_on, "reason": facts.speculation_reason},
+            "speculation": facts.speculation,
             "exactness": _plain(facts.exactness),
             "notices": list(facts.notices),
         }

@@ -17,6 +17,9 @@ connection.addEventListener("info", () => {
   const drafts = draft ? `drafts by ${draft}` : "no draft model";
   byId("models").textContent = `${model}, ${speculation.on ? drafts : "drafting off"}`;
   byId("models").title = `pilotfish ${version}: ${speculation.reason}`;
-  byId("drafter").querySelector('[value="model"]').disabled = !draft;
+  for (const option of byId("drafter").options) {
+    const isNamed = !["auto", "none"].includes(option.value);
+    option.disabled = isNamed && !(speculation.drafters ?? [option.value]).includes(option.value);
+  }
 });
 connection.open();
