@@ -223,6 +223,8 @@ class RequestOptions(TypedDict, total=False):
     drafter: str
     num_speculative_tokens: int | None
     json_schema: Mapping[str, Any] | bool | None
+    template_options: Mapping[str, Any]
+    continue_final_message: bool | None
     temperature: float
     top_k: int
     top_p: float
@@ -250,6 +252,9 @@ class Request:
     narrow what the engine was loaded with; they change time, never text. `json_schema` is what
     the reply must be: an object of JSON Schema, or True for any JSON. `end_rule` makes, for each
     reply, a rule that is given the text as each token adds to it and says when it is complete.
+    `template_options` are values for what else the chat template reads, such as `enable_thinking`.
+    Where the final message is one of the assistant the reply continues it, unless
+    `continue_final_message` is False.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -261,6 +266,8 @@ class Request:
     num_speculative_tokens: int | None = None
     json_schema: Mapping[str, Any] | bool | None = None
     end_rule: Callable[[], EndRule] = no_end_rule
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    continue_final_message: bool | None = None
     settings: SamplingSettings = field(default_factory=SamplingSettings)
 
     @property
@@ -284,8 +291,16 @@ class Request:
             require(isinstance(self.system, str), "system", self.system, "text")
         schema, wanted = self.json_schema, "an object of JSON Schema, or true"
         require(schema is None or isinstance(schema, Mapping | bool), "json_schema", schema, wanted)
+        options, wanted = self.template_options, "a mapping of names to values"
+        are_named = isinstance(options, Mapping) and all(isinstance(one, str) for one in options)
+        require(are_named, "template_options", options, wanted)
+        if self.continue_final_message is not None:
+            _switch("continue_final_message", self.continue_final_message)
         if self.raw and self.system is not None:
             raise ConfigError("system and raw exclude each other: a raw prompt has no roles")
+        if self.raw and (options or self.continue_final_message):
+            name = "template_options" if options else "continue_final_message"
+            raise ConfigError(f"{name} and raw exclude each other: a raw prompt has no template")
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Request:

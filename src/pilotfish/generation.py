@@ -15,7 +15,7 @@ from pilotfish.engine.engine import Engine
 from pilotfish.engine.session import Session
 from pilotfish.errors import ConfigError, PilotfishError, PromptError
 from pilotfish.grammar import Grammar, JsonGrammars
-from pilotfish.text import ReplyText, Tokenizer, chat_prompt_ids, raw_prompt_ids
+from pilotfish.text import ReplyText, Tokenizer, chat_prompt, raw_prompt_ids
 from pilotfish.types import EmittedToken, RoundRecord, StopReason
 
 if TYPE_CHECKING:
@@ -252,7 +252,12 @@ class TextEngine:
         )
         if request.system is not None:
             messages = [{"role": "system", "content": request.system}, *messages]
-        return chat_prompt_ids(messages, tokenizer=self.tokenizer)
+        return chat_prompt(
+            messages,
+            tokenizer=self.tokenizer,
+            template_options=request.template_options,
+            continue_final_message=request.continue_final_message,
+        ).token_ids
 
     def check_drafter(self, name: str) -> None:
         """Raise ConfigError if a request names a drafter that was not loaded."""

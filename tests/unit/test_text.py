@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from pilotfish.text import (
     ReplyText,
     StopFinder,
     Tokenizer,
-    chat_prompt_ids,
+    chat_prompt,
     raw_prompt_ids,
 )
 from pilotfish.text.special import SpecialTexts
@@ -366,6 +367,11 @@ def test_min_tokens_below_zero_is_an_error_and_defaults_need_nothing():
 
 # --- prompts ------------------------------------------------------------------------------------
 
+
+def chat_prompt_ids(messages: Any, **options: Any) -> list[int]:
+    return chat_prompt(messages, **options).token_ids
+
+
 USER = [{"role": "user", "content": "Hi"}]
 
 
@@ -430,10 +436,11 @@ FRAME = [IM_START, IM_END, IM_START]
 def test_user_text_never_becomes_a_control_token(content, role):
     tokenizer = BytesTokenizer(template=CHATML)
     parts = [{"type": "text", "text": content[:4]}, {"type": "text", "text": content[4:]}]
-    whole = chat_prompt_ids([{"role": role, "content": content}], tokenizer=tokenizer)
+    new_turn = {"tokenizer": tokenizer, "continue_final_message": False}
+    whole = chat_prompt_ids([{"role": role, "content": content}], **new_turn)
     assert tokenizer.specials_in(whole) == FRAME
     assert tokenizer.text_of(whole) == f"{role}\n{content.strip()}\nassistant\n"
-    assert chat_prompt_ids([{"role": role, "content": parts}], tokenizer=tokenizer) == whole
+    assert chat_prompt_ids([{"role": role, "content": parts}], **new_turn) == whole
 
 
 @settings(deadline=None)
@@ -553,3 +560,115 @@ def test_marking_is_undone_by_taking_the_marks_out():
         pieces = special.pieces(marked, "\ue000")
         assert "".join(pieces) == content
         assert not any(special.spans(piece) for piece in pieces)
+
+
+# --- options of the template, messages that are continued ---------------------------------------
+
+SWITCHED = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n"
+    "{% endif %}{{ style | default('') }}{% endif %}"
+)
+
+
+def prompt_text(messages: Any, template: str = CHATML, **options: Any) -> str:
+    return chat_prompt(messages, tokenizer=BytesTokenizer(template=template), **options).text
+
+
+def test_options_reach_the_template_and_control_texts_in_them_stay_text():
+    for options, end in (
+        ({}, ""),
+        ({"enable_thinking": True}, ""),
+        ({"enable_thinking": False}, "<think>\n\n</think>\n\n"),
+        ({"style": "short"}, "short"),
+    ):
+        text = prompt_text(USER, SWITCHED, template_options=options)
+        assert text == f"<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n{end}"
+    tokenizer = BytesTokenizer(template=SWITCHED)
+    options = {"style": "<|im_end|>"}
+    ids = chat_prompt_ids(USER, tokenizer=tokenizer, template_options=options)
+    assert tokenizer.specials_in(ids) == FRAME
+    assert tokenizer.text_of(ids).endswith("assistant\n<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        ({"enable_thinkin": False}, "reads no option 'enable_thinkin'", "mean enable_thinking"),
+        ({"other": 1}, "reads no option 'other'", "it reads enable_thinking, style"),
+        ({"range": 1}, "reads no option 'range'", "enable_thinking"),
+        ({"messages": []}, "messages is no option", "from the request itself"),
+    ],
+)
+def test_an_option_that_the_template_does_not_read_is_an_error(options, message, hint):
+    with pytest.raises(ConfigError, match=message) as caught:
+        prompt_text(USER, SWITCHED, template_options=options)
+    assert hint in caught.value.hint
+    with pytest.raises(ConfigError) as caught:
+        prompt_text(USER, "{{ messages[0].content }}", template_options={"x": 1})
+    assert caught.value.hint == "it reads none"
+
+
+ASKED = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well, "}]
+TURNS = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_final_message_of_the_assistant_is_continued_unless_a_new_turn_is_asked_for():
+    closed = TURNS + "Well,<|im_end|>\n"
+    for options, end in (
+        ({}, "Well, "),
+        ({"continue_final_message": True}, "Well, "),
+        ({"continue_final_message": True, "add_generation_prompt": False}, "Well, "),
+        ({"continue_final_message": False}, None),
+        ({"add_generation_prompt": True}, None),
+    ):
+        expected = TURNS + end if end else closed + "<|im_start|>assistant\n"
+        assert prompt_text(ASKED, **options) == expected
+        assert chat_prompt(ASKED, tokenizer=BytesTokenizer(), **options).continued == (end or "")
+    assert prompt_text(ASKED, add_generation_prompt=False) == closed
+    assert prompt_text(USER, add_generation_prompt=False) == TURNS.removesuffix(
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_what_is_continued_ends_as_it_was_sent():
+    for content in ("", "x", "  x\n\n", "Hi", "a<|im_end|>", "<|im_", "e\u0301 \ue000"):
+        tokenizer = BytesTokenizer()
+        ids = chat_prompt_ids([ASKED[0], {**ASKED[1], "content": content}], tokenizer=tokenizer)
+        # what a template takes off at the beginning it takes off here, too
+        assert tokenizer.text_of(ids).endswith("assistant\n" + content.lstrip())
+        assert tokenizer.specials_in(ids) == FRAME
+
+
+def test_what_cannot_be_continued_is_refused():
+    call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}]}
+    for final in (USER[0], call, {"role": "assistant", "content": None}):
+        with pytest.raises(PromptError, match="cannot be continued"):
+            prompt_text([*USER, final], continue_final_message=True)
+        assert prompt_text([*USER, final]).endswith("<|im_start|>assistant\n")
+    for options in ({}, {"continue_final_message": True}):
+        with pytest.raises(PromptError, match="as it is") as caught:
+            prompt_text(ASKED, "{% for m in messages %}{{ m.content[:3] }}{% endfor %}", **options)
+        assert "false" in caught.value.hint
+    with pytest.raises(ConfigError, match="exclude each other"):
+        prompt_text(ASKED, continue_final_message=True, add_generation_prompt=True)
+
+
+def test_system_and_developer_messages_at_the_beginning_are_one():
+    strict = (
+        "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+        "{{ raise_exception('a second system message') }}{% endif %}"
+        "[{{ m.role }}]{{ m.content }}{% endfor %}"
+    )
+    system, developer = ({"role": role, "content": role[:3]} for role in ("system", "developer"))
+    for first in ([system, developer], [developer, system]):
+        text = "\n\n".join(one["content"] for one in first)
+        assert prompt_text([*first, *USER], strict) == f"[system]{text}[user]Hi"
+    assert prompt_text([developer, *USER], strict) == "[system]dev[user]Hi"
+    later = [system, *USER, developer, *USER]
+    assert prompt_text(later, "{% for m in messages %}{{ m.role }} {% endfor %}") == (
+        "system user system user "
+    )
+    knows = "{# developer #}{% for m in messages %}{{ m.role }} {% endfor %}"
+    assert prompt_text([system, developer, *USER], knows) == "system developer user "

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar, cast
 from pilotfish import models
 from pilotfish.cli.arguments import as_number, naming_options, option
 from pilotfish.cli.schema_file import read_schema
+from pilotfish.cli.template_options import ABOUT, parse_template_options
 from pilotfish.config import (
     BACKENDS,
     DEFAULT_DRAFT_HEAD_SIZE,
@@ -297,6 +298,10 @@ class ReplyOptions:
             about="Reply with JSON that satisfies the JSON Schema in this file.",
         ),
     ] = None
+    template_option: Annotated[
+        list[str] | None,
+        option("--template-option", panel=_SAMPLING, metavar="NAME=VALUE", about=ABOUT),
+    ] = None
     logprobs: Annotated[
         str | None,
         option(
@@ -319,6 +324,7 @@ class ReplyOptions:
         values["logit_bias"] = parse_logit_bias(self.logit_bias or ())
         given = {name: value for name, value in values.items() if value is not None}
         given["raw"] = self.raw
+        given["template_options"] = parse_template_options(self.template_option or ())
         if self.json_schema is not None:
             given["json_schema"] = read_schema(self.json_schema)
         with naming_options():

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 from pilotfish.cli.arguments import as_number, naming_options, option, with_options
 from pilotfish.cli.console import load_progress, print_notices, talk
 from pilotfish.cli.options import EngineOptions
+from pilotfish.cli.template_options import ABOUT, parse_template_options
 from pilotfish.config import EngineConfig
 from pilotfish.errors import MissingExtra
+from pilotfish.text import check_template_options
 
 if TYPE_CHECKING:
     from pilotfish.server.options import ServerOptions
@@ -91,6 +93,10 @@ class ServeOptions:
             metavar="NAME",
             about="What clients call the model.  Default: as --target names it.",
         ),
+    ] = None
+    template_option: Annotated[
+        list[str] | None,
+        option("--template-option", panel=_SERVER, metavar="NAME=VALUE", about=ABOUT),
     ] = None
     log_prompts: Annotated[
         bool,
@@ -170,6 +176,7 @@ class ServeOptions:
             "max_body_bytes": as_number(self.max_body_bytes),
             "drain_seconds": as_number(self.drain_seconds),
             "log_prompts": self.log_prompts,
+            "template_options": parse_template_options(self.template_option or ()),
             "cors_origins": tuple(self.cors_origin or ()),
             "allowed_hosts": tuple(self.allowed_host or ()),
             "model_name": model_name(reference) if self.model_name is None else self.model_name,
@@ -214,6 +221,7 @@ def serve(*, engine: EngineOptions, server: ServeOptions) -> None:
             text_engine = build.load_engine(config, progress=progress)
         with text_engine, _log_on_stderr():
             print_notices(text_engine.facts.notices)
+            check_template_options(options.template_options, text_engine.tokenizer)
             running.run(
                 text_engine,
                 bound,

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pilotfish.config import Request
-from pilotfish.errors import PromptError
-from pilotfish.server.errors import ApiError
+from pilotfish.errors import ConfigError, PromptError
+from pilotfish.server.errors import ApiError, naming
 from pilotfish.server.schema import (
     AssistantMessage,
     ChatRequest,
@@ -22,7 +22,13 @@ from pilotfish.server.schema import (
     ToolCall,
 )
 from pilotfish.server.tools import first_call_rule, writes_calls
-from pilotfish.text import Tokenizer, chat_prompt_ids, raw_prompt_ids
+from pilotfish.text import (
+    ChatPrompt,
+    Tokenizer,
+    chat_prompt,
+    raw_prompt_ids,
+    unknown_template_options,
+)
 
 _SEED_MASK = (1 << 53) - 1
 COMPLETION_TOKENS = 16
@@ -123,8 +129,11 @@ def tool_names(body: ChatRequest) -> frozenset[str]:
     return frozenset(tool.function.name for tool in tools)
 
 
-def chat_ids(body: ChatRequest, tokenizer: Tokenizer) -> list[int]:
-    """Return the token ids of a chat. Raises PromptError or ApiError."""
+def asked_chat_prompt(
+    body: ChatRequest, tokenizer: Tokenizer, template_options: Mapping[str, Any]
+) -> ChatPrompt:
+    """Return a chat as its template writes it, with these options where the request has none of the
+    name. Raises PromptError or ApiError."""
     tools = None
     if uses_tools(body):
         if not writes_calls(tokenizer.chat_template):
@@ -137,15 +146,34 @@ def chat_ids(body: ChatRequest, tokenizer: Tokenizer) -> list[int]:
             )
         tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
     messages = [_template_message(one, index) for index, one in enumerate(body.messages)]
-    return chat_prompt_ids(messages, tokenizer=tokenizer, tools=tools)
+    options = {**template_options, **_template_options(body, tokenizer)}
+    if body.continue_final_message and body.add_generation_prompt:
+        name = "continue_final_message"
+        message = f"{name} and add_generation_prompt exclude each other"
+        raise ApiError(400, message, param=name, code="invalid_value")
+    return chat_prompt(
+        messages,
+        tokenizer=tokenizer,
+        tools=tools,
+        template_options=options,
+        continue_final_message=body.continue_final_message,
+        add_generation_prompt=body.add_generation_prompt,
+    )
+
+
+def _template_options(body: ChatRequest, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return what the request tells the template, without what that does not read: clients send the
+    options of one model to all of them."""
+    options = body.chat_template_kwargs or {}
+    with naming("chat_template_kwargs", ConfigError):
+        unknown = unknown_template_options(options, tokenizer)
+    return {name: value for name, value in options.items() if name not in unknown}
 
 
 def _template_message(message: Message, index: int) -> dict[str, Any]:
     """Return a message as chat templates expect it."""
     # templates write what has no content as nothing only where it is text
     result: dict[str, Any] = {"role": message.role, "content": _text(message.content)}
-    if message.role == "developer":
-        result["role"] = "system"  # the same by its newer name, which templates do not know
     if message.name is not None:
         result["name"] = message.name
     if isinstance(message, AssistantMessage) and message.tool_calls:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from pilotfish.server.origins import is_origin
 from pilotfish.types import require, require_in_range
@@ -19,15 +21,16 @@ _NAME = re.compile(r"(?:\*\.)?[\w-]+(?:\.[\w-]+)*")
 class ServerOptions:
     """What the HTTP side needs to know; the models and the queue have options of their own.
 
-    api_key         asked of every request that touches data; None asks nothing
-    cors_origins    web origins whose pages may call the server; "*" is all, and in place of a part
-                    of an origin whatever stands there
-    allowed_hosts   names that the server is called by, besides those of this machine; "*.a.example"
-                    is every name below, "*" every name
-    max_body_bytes  the largest request body
-    log_prompts     whether prompts may be written to the log
-    drain_seconds   how long running replies may go on once the server is told to stop
-    model_name      what the model is called in the API
+    api_key           asked of every request that touches data; None asks nothing
+    cors_origins      web origins whose pages may call the server; "*" is all, and in place of a
+                      part of an origin whatever stands there
+    allowed_hosts     names that the server is called by, besides those of this machine;
+                      "*.a.example" is every name below, "*" every name
+    max_body_bytes    the largest request body
+    log_prompts       whether prompts may be written to the log
+    drain_seconds     how long running replies may go on once the server is told to stop
+    model_name        what the model is called in the API
+    template_options  what the chat template is told where a request does not say otherwise
     """
 
     host: str = "127.0.0.1"
@@ -39,6 +42,7 @@ class ServerOptions:
     log_prompts: bool = False
     drain_seconds: float = 30.0
     model_name: str = "pilotfish"
+    template_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("host", "model_name"):

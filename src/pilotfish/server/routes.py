@@ -18,7 +18,7 @@ from pilotfish.server.answers import (
     ModelsAnswer,
 )
 from pilotfish.server.asked import (
-    chat_ids,
+    asked_chat_prompt,
     chat_requests,
     completion_ids,
     completion_requests,
@@ -98,7 +98,7 @@ def chat_asked(serving: Serving, data: bytes) -> Asked:
     requests = chat_requests(body)
     with naming("response_format", ConfigError):
         grammar = serving.engine.prepare_grammar(requests[0])
-    prompt = chat_ids(body, serving.engine.tokenizer)
+    prompt = asked_chat_prompt(body, serving.engine.tokenizer, serving.options.template_options)
     choices = [
         ChatChoice(
             index,
@@ -112,7 +112,7 @@ def chat_asked(serving: Serving, data: bytes) -> Asked:
     ]
     return asked(
         body,
-        prompts=[prompt],
+        prompts=[prompt.token_ids],
         requests=requests,
         grammar=grammar,
         choices=choices,

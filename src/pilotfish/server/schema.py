@@ -258,6 +258,9 @@ class ChatRequest(ReplyRequest):
     tools: Annotated[list[Tool], FIRST_FAILURE] | None = None
     tool_choice: Annotated[str | dict[str, Any] | None, Field(description="auto or none")] = None
     parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     modalities: Annotated[list[Literal["text"]], FIRST_FAILURE] | None = None
     metadata: Any = None
     prediction: Any = None

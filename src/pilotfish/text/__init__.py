@@ -3,18 +3,27 @@
 The engine deals in token ids only; what a user reads or writes passes through here.
 """
 
-from pilotfish.text.prompt import chat_prompt_ids, raw_prompt_ids
+from pilotfish.text.prompt import (
+    ChatPrompt,
+    chat_prompt,
+    check_template_options,
+    raw_prompt_ids,
+    unknown_template_options,
+)
 from pilotfish.text.reply import Detokenizer, ReplyText
 from pilotfish.text.stops import StopFinder
 from pilotfish.text.tokenizer import Tokenizer
 from pilotfish.text.tokens import TokenTexts
 
 __all__ = [
+    "ChatPrompt",
     "Detokenizer",
     "ReplyText",
     "StopFinder",
     "TokenTexts",
     "Tokenizer",
-    "chat_prompt_ids",
+    "chat_prompt",
+    "check_template_options",
     "raw_prompt_ids",
+    "unknown_template_options",
 ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import Any
 
-from pilotfish.errors import PromptError
+from pilotfish.errors import ConfigError, PromptError
 from pilotfish.text.special import SpecialTexts, special_texts
 from pilotfish.text.tokenizer import Tokenizer
 
@@ -19,6 +22,8 @@ _CHATML = (
 )
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _ROLE = re.compile(r"[A-Za-z0-9_-]+")
+# what every prompt gives its template
+_GIVEN = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"})
 _FIRST_PRIVATE, _LAST_PRIVATE = 0xE000, 0xF8FF
 
 
@@ -39,38 +44,149 @@ def raw_prompt_ids(text: str, tokenizer: Tokenizer) -> list[int]:
     return _with_bos(ids, tokenizer)
 
 
-def chat_prompt_ids(
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A chat as the model reads it.
+
+    token_ids  what it reads           continued  the text of the final message, where the reply
+    text       the same, as text                  continues one; else empty
+    """
+
+    token_ids: list[int]
+    text: str
+    continued: str = ""
+
+
+def chat_prompt(
     messages: Sequence[Mapping[str, Any]],
     *,
     tokenizer: Tokenizer,
     tools: Sequence[Mapping[str, Any]] | None = None,
-    add_generation_prompt: bool = True,
-) -> list[int]:
-    """Return the ids of a chat, written by the model's own template.
+    template_options: Mapping[str, Any] | None = None,
+    continue_final_message: bool | None = None,
+    add_generation_prompt: bool | None = None,
+) -> ChatPrompt:
+    """Return a chat, written by the model's own template.
 
-    Control texts inside messages and tools stay ordinary text. Without any, the rendered text is
-    tokenised in one go and the ids are the usual ones.
+    Control texts inside messages, tools and options stay ordinary text. Without any, the rendered
+    text is tokenised in one go and the ids are the usual ones. System and developer messages that
+    stand together at the beginning become one.
+
+    template_options        what else the template may read; ConfigError for a name it does not know
+    continue_final_message  whether the reply continues the final message; None: if that is one of
+                            the assistant, with text and no calls, and `add_generation_prompt` is
+                            not given
+    add_generation_prompt   whether a turn of the assistant is begun; None: unless one is continued
     """
-    template = _template(tokenizer)
+    template, options = chat_template(tokenizer), dict(template_options or {})
+    check_template_options(options, tokenizer)
     special = special_texts(tokenizer.special_texts)
     try:
         chat = [_flat_message(message, index) for index, message in enumerate(messages)]
+        chat = _with_one_system(chat, template)
         if not chat:
             raise PromptError("messages is empty", hint="send at least one message")
-        mark = _unused_character([template, chat, tools])
+        if continue_final_message is None:
+            continue_final_message = add_generation_prompt is None and _can_continue(chat[-1])
+        _check_continued(chat[-1], continue_final_message, add_generation_prompt)
+        mark, end = _unused_characters([template, chat, tools, options])
+        marked = [_marked_message(message, special, mark) for message in chat]
+        if continue_final_message:
+            marked[-1]["content"] += end
         text = _render(
             template,
-            messages=[_marked_message(message, special, mark) for message in chat],
+            **_with_strings(options, lambda value: special.marked(value, mark)),
+            messages=marked,
             tools=_with_strings(tools, lambda value: special.marked(value, mark)),
-            add_generation_prompt=add_generation_prompt,
+            add_generation_prompt=not continue_final_message and add_generation_prompt is not False,
             bos_token=tokenizer.bos_text,
             eos_token=tokenizer.eos_text,
         )
     except RecursionError as error:
         raise PromptError("the messages are nested too deeply") from error
+    if continue_final_message:
+        text = _up_to(text, end)
     pieces = special.pieces(_checked_text(text), mark)
     ids = [i for piece in pieces for i in tokenizer.encode(piece, parse_special=True)]
-    return _with_bos(ids, tokenizer)
+    continued = chat[-1]["content"] if continue_final_message else ""
+    return ChatPrompt(_with_bos(ids, tokenizer), "".join(pieces), continued)
+
+
+def unknown_template_options(options: Iterable[str], tokenizer: Tokenizer) -> list[str]:
+    """Return the names that the model's chat template does not read. Raises ConfigError for those
+    of what every prompt gives it."""
+    if not options:
+        return []
+    from pilotfish.text.template import variables
+
+    for name in options:
+        if name in _GIVEN:
+            raise ConfigError(
+                f"{name} is no option of a chat template", hint="it is made from the request itself"
+            )
+    known = variables(chat_template(tokenizer))
+    return [name for name in options if name not in known]
+
+
+def check_template_options(options: Iterable[str], tokenizer: Tokenizer) -> None:
+    """Raise ConfigError, naming the first, if the model's chat template does not read them all."""
+    from pilotfish.text.template import variables
+
+    unknown = unknown_template_options(options, tokenizer)
+    if not unknown:
+        return
+    known = sorted(variables(chat_template(tokenizer)) - _GIVEN)
+    close = difflib.get_close_matches(unknown[0][:100], known, n=1)
+    hint = f"it reads {', '.join(known)}" if known else "it reads none"
+    raise ConfigError(
+        f"the model's chat template reads no option {unknown[0][:100]!r}",
+        hint=f"did you mean {close[0]}?" if close else hint,
+    )
+
+
+def _can_continue(message: Mapping[str, Any]) -> bool:
+    return (
+        message["role"] == "assistant"
+        and isinstance(message.get("content"), str)
+        and not message.get("tool_calls")
+    )
+
+
+def _check_continued(
+    message: Mapping[str, Any], continues: bool, add_generation_prompt: bool | None
+) -> None:
+    if continues and add_generation_prompt:
+        raise ConfigError("continue_final_message and add_generation_prompt exclude each other")
+    if continues and not _can_continue(message):
+        raise PromptError(
+            "the final message cannot be continued",
+            hint="it must be one of the assistant, with text and without calls",
+        )
+
+
+def _up_to(text: str, end: str) -> str:
+    """Return the text before the last character `end`, and without those before it."""
+    before, found, _ = text.rpartition(end)
+    if not found:
+        raise PromptError(
+            "the model's chat template does not write the final message as it is, so that it "
+            "cannot be continued",
+            hint="set continue_final_message to false for a new turn",
+        )
+    return before.replace(end, "")
+
+
+def _with_one_system(chat: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
+    """Return the messages with one system message at the beginning where there were several, since
+    many templates refuse a second one, and with the role "developer" only where it is known."""
+    if "developer" not in template:
+        # the same by its newer name
+        chat = [{**one, "role": "system"} if one["role"] == "developer" else one for one in chat]
+    num_first = sum(1 for _ in takewhile(lambda one: one["role"] == "system", chat))
+    if num_first < 2:
+        return chat
+    text = "\n\n".join(filter(None, (one.get("content") for one in chat[:num_first])))
+    return [{**chat[0], "content": text}, *chat[num_first:]]
 
 
 def _with_bos(ids: list[int], tokenizer: Tokenizer) -> list[int]:
@@ -90,7 +206,8 @@ def _checked_text(text: str) -> str:
     return text
 
 
-def _template(tokenizer: Tokenizer) -> str:
+def chat_template(tokenizer: Tokenizer) -> str:
+    """Return the template of a model's chats; PromptError where it has none."""
     if tokenizer.chat_template:
         return tokenizer.chat_template
     if {"<|im_start|>", "<|im_end|>"} <= set(tokenizer.special_texts):
@@ -159,8 +276,8 @@ def _with_strings(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-def _unused_character(data: Any) -> str:
-    """Return a private-use character that no string in `data` contains."""
+def _unused_characters(data: Any) -> tuple[str, str]:
+    """Return two private-use characters that no string in `data` contains."""
     seen: set[str] = set()
 
     def collect(text: str) -> str:
@@ -168,7 +285,8 @@ def _unused_character(data: Any) -> str:
         return text
 
     _with_strings(data, collect)
-    for code in range(_FIRST_PRIVATE, _LAST_PRIVATE + 1):
-        if chr(code) not in seen:
-            return chr(code)
-    raise PromptError("the messages use every private-use character")
+    private = map(chr, range(_FIRST_PRIVATE, _LAST_PRIVATE + 1))
+    unused = list(islice((one for one in private if one not in seen), 2))
+    if len(unused) < 2:
+        raise PromptError("the messages use every private-use character")
+    return unused[0], unused[1]

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -51,15 +51,31 @@ def _to_json(
     )
 
 
-@lru_cache(maxsize=16)
-def _compiled(source: str) -> Template:
+def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
-    return environment.from_string(source)
+    return environment
+
+
+@lru_cache(maxsize=16)
+def _compiled(source: str) -> Template:
+    return _environment().from_string(source)
+
+
+@lru_cache(maxsize=16)
+def variables(source: str) -> frozenset[str]:
+    """Return the names that the template expects to be given; none for one that cannot be read,
+    which `rendered` tells."""
+    environment = _environment()
+    try:
+        names = meta.find_undeclared_variables(environment.parse(source))
+    except Exception:
+        return frozenset()
+    return frozenset(names).difference(environment.globals)
 
 
 def _one_line(error: Exception) -> str:
