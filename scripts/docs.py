@@ -10,9 +10,11 @@ import contextlib
 import dataclasses
 import inspect
 import io
+import json
 import os
 import re
 import sys
+import textwrap
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from pilotfish.accounting.metrics import DrafterStats, ReplyStats
 from pilotfish.config import RequestOptions
 from pilotfish.errors import PilotfishError
 from pilotfish.generation import Usage
+from pilotfish.server import ignored
 from pilotfish.types import EmittedToken, TokenLogprobs
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -58,7 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def pages() -> dict[Path, str]:
     """Return the text of every generated page."""
-    texts = {"cli.md": cli_page(), "errors.md": errors_page(), "python.md": python_page()}
+    texts = {
+        "cli.md": cli_page(),
+        "errors.md": errors_page(),
+        "fields.md": fields_page(),
+        "python.md": python_page(),
+    }
     return {REFERENCE / name: text for name, text in texts.items()}
 
 
@@ -96,6 +104,41 @@ def errors_page() -> str:
     for kind in error_classes():
         parts.append(f"| `{kind.__name__}` | {kind.exit_code} | {_first_sentence(kind)} |")
     return "\n".join(parts) + "\n"
+
+
+def fields_page() -> str:
+    """Return the page of fields that are ignored, or refused where they ask for something."""
+    parts = [
+        f"# Fields that ask for nothing\n\n{NOTE}",
+        "The server ignores the fields below and names them in the header\n"
+        f"`{ignored.HEADER}` of the answer, and so any field that is `null`.",
+        "## Whatever they say",
+        _names("In a request", ignored.OF_REQUESTS),
+        _names("In a message, its parts and calls, and in a tool", ignored.OF_PARTS),
+        "## Where their value asks for nothing",
+        'With another value they are refused, since they would change the reply. `null`, `""`,\n'
+        "`[]` and `{}` ask for nothing, and the values in the second column.",
+    ]
+    shared = ignored.OF_OTHERS
+    for title, table in (
+        ("In any request", shared),
+        ("In a chat", ignored.IN_CHATS),
+        ("In a completion", ignored.IN_COMPLETIONS),
+        ("In a message", ignored.IN_MESSAGES),
+        ("In `stream_options`", ignored.IN_STREAM_OPTIONS),
+    ):
+        lines = ["| field | asks for nothing | in its place |", "|---|---|---|"]
+        for name, field in table.items():
+            if table is shared or name not in shared:
+                neutral = ", ".join(f"`{json.dumps(value)}`" for value in field.neutral)
+                lines.append(f"| `{name}` | {neutral} | {field.instead} |")
+        parts += [f"### {title}", "\n".join(lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _names(where: str, names: Sequence[str]) -> str:
+    shown = ", ".join(f"`{name}`" for name in names)
+    return textwrap.fill(f"{where}: {shown}.", width=100, break_on_hyphens=False)
 
 
 def error_classes() -> list[type[PilotfishError]]:

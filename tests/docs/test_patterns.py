@@ -19,8 +19,6 @@ FEW, MANY = 6, 24
 MOST_GROWTH, SPARE_STEPS = 6, 60
 # they see texts of our own making
 OWN_TEXTS = {"bench.charts"}
-# cubic in the line ends of a reply
-STILL_SLOW = {"server.tools"}
 # made of one character each, which `re` takes as a set
 BUILT = {"text.special"}
 ANCHORED = {"match", "fullmatch"}
@@ -83,7 +81,7 @@ def patterns() -> Iterator[Pattern]:
             yield Pattern(module, call.lineno, text.value, flags_of(call), methods <= ANCHORED)
 
 
-PATTERNS = [one for one in patterns() if one.module not in OWN_TEXTS | STILL_SLOW]
+PATTERNS = [one for one in patterns() if one.module not in OWN_TEXTS]
 REPEATING = [one for one in PATTERNS if endless_nodes(one.text, one.flags)]
 
 

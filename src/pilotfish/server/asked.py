@@ -19,6 +19,7 @@ from pilotfish.server.schema import (
     Message,
     ObjectFormat,
     ReplyRequest,
+    SaidContent,
     ToolCall,
 )
 from pilotfish.server.tools import first_call_rule, writes_calls
@@ -52,10 +53,6 @@ def choice_requests(body: ReplyRequest, options: Mapping[str, Any]) -> list[Requ
 
 def shared_options(body: ReplyRequest) -> dict[str, Any]:
     """Return the options that both kinds of request have; what is not given is as OpenAI has it."""
-    if body.stream_options is not None and not body.stream:
-        raise ApiError(
-            400, "stream_options needs stream", param="stream_options", code="invalid_value"
-        )
     wish = body.speculation
     sampling = {
         "top_p": body.top_p,
@@ -186,7 +183,7 @@ def _template_message(message: Message, index: int) -> dict[str, Any]:
     return result
 
 
-def _text(content: Content | None) -> str:
+def _text(content: Content | SaidContent | None) -> str:
     if isinstance(content, list):
         return "".join(part.text for part in content)
     return content or ""

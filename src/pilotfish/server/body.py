@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 
 from pilotfish.server.complaints import described, joined
 from pilotfish.server.errors import ApiError
+from pilotfish.server.ignored import IgnoredFields
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -112,7 +113,7 @@ def validated(value: Any, kind: type[T]) -> T:
     if not isinstance(value, Mapping):
         raise ApiError(400, "the body must be a JSON object", code="invalid_value")
     try:
-        return kind.model_validate(value)
+        return kind.model_validate(value, context=IgnoredFields())
     except ValidationError as error:
         raise described(error, value, kind) from error
     except RecursionError as error:

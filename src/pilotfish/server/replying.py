@@ -22,6 +22,7 @@ from pilotfish.grammar import Grammar
 from pilotfish.server.access import note
 from pilotfish.server.choices import Choice, Document
 from pilotfish.server.errors import ApiError, api_error, json_response
+from pilotfish.server.ignored import HEADER as IGNORED_FIELDS
 from pilotfish.server.service import Generation, Service
 from pilotfish.server.serving import Serving
 
@@ -38,6 +39,7 @@ class Asked:
     prompts       token ids of each prompt
     requests      what is asked for each choice of a prompt
     grammar       the compiled schema of all of them, if they have one
+    ignored       names of fields that changed nothing, for a header of the answer
     choices       the form of each choice of each prompt, prompt by prompt
     kind          "chat.completion" or "text_completion"
     """
@@ -50,8 +52,14 @@ class Asked:
     includes_usage: bool
     reports: bool
     grammar: Grammar | None = None
+    ignored: str = ""
     reply_id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return what the answer says besides its body."""
+        return {IGNORED_FIELDS: self.ignored} if self.ignored else {}
 
 
 def submit(service: Service, asked: Asked) -> list[Generation]:
@@ -96,7 +104,7 @@ def whole_response(serving: Serving, asked: Asked, replies: Sequence[Reply]) -> 
     document["usage"] = usage(replies, asked)
     if asked.reports:
         document["speculation"] = speculation(serving.engine.facts, replies)
-    return json_response(document)
+    return json_response(document, headers=asked.headers)
 
 
 async def while_connected(request: HttpRequest, result: Awaitable[T]) -> T:
@@ -193,8 +201,12 @@ class EventStream(StreamingResponse):
         super().__init__(
             self._events(),
             media_type="text/event-stream",
-            # proxies that compress or buffer would hold events back
-            headers={"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"},
+            headers={
+                # proxies that compress or buffer would hold events back
+                "Cache-Control": "no-cache, no-transform",
+                "X-Accel-Buffering": "no",
+                **asked.headers,
+            },
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

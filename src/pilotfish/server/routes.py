@@ -142,7 +142,13 @@ def asked(body: ReplyRequest, **parts: Any) -> Asked:
     """Return what is asked, with how it is to be delivered."""
     streams = bool(body.stream)
     wanted = body.stream_options and body.stream_options.include_usage
-    return Asked(streams=streams, includes_usage=bool(wanted), reports=reports(body), **parts)
+    return Asked(
+        streams=streams,
+        includes_usage=bool(wanted),
+        reports=reports(body),
+        ignored=body.ignored,
+        **parts,
+    )
 
 
 def reports(body: ReplyRequest) -> bool:

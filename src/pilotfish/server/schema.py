@@ -1,17 +1,32 @@
 """The requests of the API: what may be in them, and what each field is when it is left out.
 
-Ranges of numbers are OpenAI's where it has the field. Fields that OpenAI documents and that change
-nothing here are accepted and not read; what we cannot do is refused by name.
+Ranges of numbers are OpenAI's where it has the field. What asks for nothing is ignored (`ignored`
+has the tables); what would change the reply and cannot be done is refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    model_validator,
+)
 
-from pilotfish.server.complaints import UnknownField
+from pilotfish.server.ignored import (
+    IN_CHATS,
+    IN_COMPLETIONS,
+    IN_MESSAGES,
+    IN_STREAM_OPTIONS,
+    OF_PARTS,
+    OF_REQUESTS,
+    IgnoredFields,
+)
+from pilotfish.server.strict import StrictObject
 
 MOST_CHOICES = 16
 MOST_PROMPTS = 64
@@ -27,56 +42,80 @@ def _whole(value: Any) -> Any:
 
 
 WHOLE = BeforeValidator(_whole)
+# in chats it is a switch, and clients send its default
+OFF_BY_FALSE = BeforeValidator(lambda value: None if value is False else value)
 # a body of a million wrong entries is wrong once
 FIRST_FAILURE = Field(fail_fast=True)
 Count = Annotated[int, Field(ge=1), WHOLE]
 Text = Annotated[str, Field(min_length=1)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-    UNSUPPORTED: ClassVar[Mapping[str, str]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unknown(cls, value: Any) -> Any:
-        """Name the first field nobody knows: one, however many there are."""
-        if not isinstance(value, dict):
-            return value
-        known = {field.alias or name for name, field in cls.model_fields.items()}
-        for name in value:
-            if name not in known:
-                raise UnknownField(name, known=known, unsupported=cls.UNSUPPORTED)
-        return value
-
-
-class TextPart(_Strict):
+class TextPart(StrictObject):
     """A part of a message; only text is understood."""
+
+    PLACE = "messages.content"
+    UNREAD = OF_PARTS
 
     type: Literal["text"]
     text: str
 
 
+class ThoughtPart(StrictObject):
+    """What a model thought before it said something, as some servers tell it: not read again."""
+
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
+    PLACE = "messages.content"
+
+    type: Literal["thinking", "redacted_thinking", "reasoning"]
+
+    @property
+    def text(self) -> str:
+        """Return what templates see of it."""
+        return ""
+
+    @classmethod
+    def asks_nothing(cls, name: str, value: Any) -> bool:
+        """Return True: all of it is ignored."""
+        return True
+
+
 Content = str | Annotated[list[TextPart], FIRST_FAILURE]
+SaidContent = (
+    str
+    | Annotated[list[Annotated[TextPart | ThoughtPart, Field(discriminator="type")]], FIRST_FAILURE]
+)
 
 
-class FunctionCall(_Strict):
+class FunctionCall(StrictObject):
     """A call the model made; `arguments` is a JSON object, as text."""
+
+    PLACE = "messages.tool_calls.function"
+    UNREAD = OF_PARTS
 
     name: Text
     arguments: str
 
 
-class ToolCall(_Strict):
+class ToolCall(StrictObject):
     """A call of a tool, with the id its answer refers to."""
+
+    PLACE = "messages.tool_calls"
+    UNREAD = OF_PARTS
 
     id: str
     type: Literal["function"] = "function"
     function: FunctionCall
-    index: Annotated[int, WHOLE] | None = None
 
 
-class SystemMessage(_Strict):
+class _Message(StrictObject):
+    """What all messages have in common."""
+
+    PLACE = "messages"
+    UNREAD = OF_PARTS
+    UNSUPPORTED = IN_MESSAGES
+
+
+class SystemMessage(_Message):
     """What the model is told about its task."""
 
     role: Literal["system"]
@@ -84,7 +123,7 @@ class SystemMessage(_Strict):
     name: str | None = None
 
 
-class DeveloperMessage(_Strict):
+class DeveloperMessage(_Message):
     """The same by its newer name."""
 
     role: Literal["developer"]
@@ -92,7 +131,7 @@ class DeveloperMessage(_Strict):
     name: str | None = None
 
 
-class UserMessage(_Strict):
+class UserMessage(_Message):
     """What a user said."""
 
     role: Literal["user"]
@@ -100,22 +139,16 @@ class UserMessage(_Strict):
     name: str | None = None
 
 
-class AssistantMessage(_Strict):
-    """What the model said before. What a reply of this or another server carries beyond text and
-    calls is accepted and not read."""
+class AssistantMessage(_Message):
+    """What the model said before."""
 
     role: Literal["assistant"]
-    content: Content | None = None
+    content: SaidContent | None = None
     tool_calls: Annotated[list[ToolCall], FIRST_FAILURE] | None = None
     name: str | None = None
-    refusal: str | None = None
-    annotations: Any = None
-    audio: None = None
-    function_call: None = None
-    reasoning_content: Any = None
 
 
-class ToolMessage(_Strict):
+class ToolMessage(_Message):
     """What a called tool answered."""
 
     role: Literal["tool"]
@@ -130,8 +163,11 @@ Message = Annotated[
 ]
 
 
-class Function(_Strict):
+class Function(StrictObject):
     """A function the model may call; `parameters` is a JSON schema."""
+
+    PLACE = "tools.function"
+    UNREAD = OF_PARTS
 
     name: Text
     description: str | None = None
@@ -139,37 +175,48 @@ class Function(_Strict):
     strict: bool | None = None
 
 
-class Tool(_Strict):
+class Tool(StrictObject):
     """A tool the model may use."""
+
+    PLACE = "tools"
+    UNREAD = OF_PARTS
 
     type: Literal["function"]
     function: Function
 
 
-class SchemaFormat(_Strict):
+class SchemaFormat(StrictObject):
     """A JSON schema the reply keeps to."""
 
-    name: str
+    PLACE = "response_format.json_schema"
+
+    name: str | None = None
     # `schema` is a method of the base class
     json_schema: Annotated[dict[str, Any] | bool, Field(alias="schema")]
     description: str | None = None
     strict: bool | None = None
 
 
-class TextFormat(_Strict):
+class TextFormat(StrictObject):
     """Text without conditions."""
+
+    PLACE = "response_format"
 
     type: Literal["text"]
 
 
-class ObjectFormat(_Strict):
+class ObjectFormat(StrictObject):
     """Any JSON object."""
+
+    PLACE = "response_format"
 
     type: Literal["json_object"]
 
 
-class JsonSchemaFormat(_Strict):
+class JsonSchemaFormat(StrictObject):
     """JSON that keeps to a schema."""
+
+    PLACE = "response_format"
 
     type: Literal["json_schema"]
     json_schema: SchemaFormat
@@ -180,18 +227,23 @@ ResponseFormat = Annotated[
 ]
 
 
-class StreamOptions(_Strict):
-    """What a stream carries besides the reply; nothing is obfuscated here."""
+class StreamOptions(StrictObject):
+    """What a stream carries besides the reply."""
+
+    PLACE = "stream_options"
+    UNREAD = ("include_obfuscation",)
+    UNSUPPORTED = IN_STREAM_OPTIONS
 
     include_usage: bool | None = None
-    include_obfuscation: bool | None = None
 
 
-class SpeculationWish(_Strict):
+class SpeculationWish(StrictObject):
     """What a request asks of drafting: it changes the time of a reply, never its text.
 
     `report` adds figures to the reply, and the origin of each token to a stream.
     """
+
+    PLACE = "speculation"
 
     drafter: Literal["auto", "none", "suffix", "ngram", "model"] = "auto"
     num_speculative_tokens: Annotated[int, Field(ge=0, le=1024), WHOLE] | None = None
@@ -211,8 +263,10 @@ Biases = Annotated[
 ]
 
 
-class ReplyRequest(_Strict):
+class ReplyRequest(StrictObject):
     """The fields that both kinds of request have."""
+
+    UNREAD = OF_REQUESTS
 
     model: str | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -234,21 +288,26 @@ class ReplyRequest(_Strict):
     repetition_penalty: Annotated[float, Field(ge=0.001, lt=1000)] | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=_INT64), WHOLE] | None = None
     speculation: SpeculationWish | None = None
-    user: Any = None
+    _ignored: IgnoredFields = PrivateAttr(default_factory=IgnoredFields)
+
+    @model_validator(mode="after")
+    def _keep_what_was_ignored(self, info: ValidationInfo) -> Self:
+        if isinstance(info.context, IgnoredFields):
+            self._ignored = info.context
+        if self.stream_options is not None and not self.stream:
+            self._ignored.add("", ["stream_options"])  # a whole reply has its usage anyway
+        return self
+
+    @property
+    def ignored(self) -> str:
+        """Return the names of the fields that were ignored, in one line."""
+        return self._ignored.text
 
 
 class ChatRequest(ReplyRequest):
     """The body of `POST /v1/chat/completions`."""
 
-    UNSUPPORTED: ClassVar[Mapping[str, str]] = {
-        "functions": "use tools",
-        "function_call": "use tool_choice",
-        "audio": "replies are text",
-        "web_search_options": "the server searches nothing",
-        "moderation": "the server judges nothing",
-        "reasoning_effort": "say it in the system message",
-        "verbosity": "say it in the system message",
-    }
+    UNSUPPORTED = IN_CHATS
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Count | None = None
@@ -262,14 +321,7 @@ class ChatRequest(ReplyRequest):
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
     modalities: Annotated[list[Literal["text"]], FIRST_FAILURE] | None = None
-    metadata: Any = None
     prediction: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_options: Any = None
-    prompt_cache_retention: Any = None
-    safety_identifier: Any = None
-    service_tier: Any = None
-    store: Any = None
 
 
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, fail_fast=True)]
@@ -278,11 +330,7 @@ Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, fail_fast
 class CompletionRequest(ReplyRequest):
     """The body of `POST /v1/completions`."""
 
-    UNSUPPORTED: ClassVar[Mapping[str, str]] = {
-        "response_format": "it belongs to /v1/chat/completions",
-        "messages": "they belong to /v1/chat/completions",
-        "tools": "they belong to /v1/chat/completions",
-    }
+    UNSUPPORTED = IN_COMPLETIONS
 
     prompt: Annotated[
         str
@@ -291,7 +339,9 @@ class CompletionRequest(ReplyRequest):
         | Annotated[list[Ids], Field(min_length=1, max_length=MOST_PROMPTS, fail_fast=True)],
         Field(description=f"text, token ids, or a list of at most {MOST_PROMPTS} of either"),
     ]
-    logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS), WHOLE] | None = None
+    logprobs: Annotated[
+        Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS), WHOLE] | None, OFF_BY_FALSE
+    ] = None
     best_of: Annotated[int, Field(ge=1, le=MOST_CHOICES), WHOLE] | None = None
     echo: bool | None = None
     suffix: str | None = None

@@ -54,7 +54,7 @@ BAD_CHAT: dict[str, list[Any]] = {
     "seed": [1.5, "x", 2**63, 10**3000],
     "stop": ["", [""], 3, [3], ["x"] * 17, {"a": 1}],
     "stream": ["yes", 1],
-    "stream_options": [{"include_usage": True}, 3],
+    "stream_options": [{"include_usage": 3}, {"chunk_include_usage": True}, 3],
     "logprobs": ["yes", 3],
     "top_logprobs": [-1, 21, 1.5, 5],
     "model": [3, [], {}],
@@ -137,7 +137,7 @@ def test_an_unknown_field_is_named_with_a_close_one(app: FastAPI) -> None:
     assert error["param"] == "temprature"
     error = error_of(app, CHAT, json=chat("hi", speculation={"num_speculativ_tokens": 1}))
     assert "did you mean num_speculative_tokens?" in error["message"]
-    error = error_of(app, CHAT, json=chat("hi", functions=[]))
+    error = error_of(app, CHAT, json=chat("hi", functions=[{}]))
     assert error["message"] == "functions is not supported (use tools)"
     error = error_of(app, CHAT, content=json.dumps(chat("hi", **{"\u2028": 1})), headers=JSON)
     assert error["message"] == 'unknown field: "\\u2028"'
