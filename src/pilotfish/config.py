@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypedDict, TypeVar
 from pilotfish.errors import ConfigError
 from pilotfish.types import DraftWish, SamplingSettings, require, require_in_range, require_number
 
-DRAFTERS = ("auto", "none", "suffix", "ngram", "model")
+DRAFTERS = ("auto", "none", "suffix", "ngram", "model", "prediction")
 CONTROLLERS = ("auto", "fixed")
 VERIFY_RULES = ("match", "token")
 BACKENDS = ("auto", "native", "llama")
@@ -225,6 +225,7 @@ class RequestOptions(TypedDict, total=False):
     json_schema: Mapping[str, Any] | bool | None
     template_options: Mapping[str, Any]
     continue_final_message: bool | None
+    prediction: str | Sequence[int] | None
     temperature: float
     top_k: int
     top_p: float
@@ -255,6 +256,8 @@ class Request:
     `template_options` are values for what else the chat template reads, such as `enable_thinking`.
     Where the final message is one of the assistant the reply continues it, unless
     `continue_final_message` is False.
+    `prediction` is what the reply is expected to be like, text or token ids: where it is right the
+    reply comes sooner.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -268,12 +271,17 @@ class Request:
     end_rule: Callable[[], EndRule] = no_end_rule
     template_options: Mapping[str, Any] = field(default_factory=dict)
     continue_final_message: bool | None = None
+    prediction: str | tuple[int, ...] | None = None
     settings: SamplingSettings = field(default_factory=SamplingSettings)
 
     @property
     def wish(self) -> DraftWish:
-        """Return what the request asks of drafting."""
-        return DraftWish(drafter=self.drafter, num_speculative_tokens=self.num_speculative_tokens)
+        """Return what the request asks of drafting; a prediction only once it is token ids."""
+        return DraftWish(
+            drafter=self.drafter,
+            num_speculative_tokens=self.num_speculative_tokens,
+            prediction=self.prediction if isinstance(self.prediction, tuple) else (),
+        )
 
     def __post_init__(self) -> None:
         require(self.drafter in DRAFTERS, "drafter", self.drafter, "one of " + ", ".join(DRAFTERS))
@@ -296,11 +304,25 @@ class Request:
         require(are_named, "template_options", options, wanted)
         if self.continue_final_message is not None:
             _switch("continue_final_message", self.continue_final_message)
+        self._check_prediction()
         if self.raw and self.system is not None:
             raise ConfigError("system and raw exclude each other: a raw prompt has no roles")
         if self.raw and (options or self.continue_final_message):
             name = "template_options" if options else "continue_final_message"
             raise ConfigError(f"{name} and raw exclude each other: a raw prompt has no template")
+
+    def _check_prediction(self) -> None:
+        prediction, wanted = self.prediction, "text or a list of token ids"
+        if self.drafter == "prediction" and prediction is None:
+            raise ConfigError(
+                "drafter is prediction, and there is no prediction",
+                hint="give one, or leave the drafter to be auto",
+            )
+        is_known = prediction is None or isinstance(prediction, str | tuple)
+        require(is_known, "prediction", prediction, wanted)
+        if isinstance(prediction, tuple):
+            wrong = next((token for token in prediction if type(token) is not int), None)
+            require(wrong is None, "prediction", wrong, wanted)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Request:
@@ -311,6 +333,8 @@ class Request:
         if isinstance(stop, str):
             stop = (stop,)
         values["stop"] = tuple(stop) if isinstance(stop, Sequence) else stop
+        if isinstance(values.get("prediction"), list):
+            values["prediction"] = tuple(values["prediction"])
         sampling = {name: options[name] for name in options if name not in own}
         _known(sampling, RequestOptions.__annotations__, "request")
         return cls(**values, settings=SamplingSettings(**sampling))

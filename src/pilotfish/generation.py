@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.accounting.costs import ModelSize
 from pilotfish.accounting.decisions import speculation_dict
-from pilotfish.accounting.metrics import ReplyStats, reply_stats
+from pilotfish.accounting.metrics import ReplyStats, prediction_tokens, reply_stats
 from pilotfish.config import Request, RequestOptions
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.session import Session
 from pilotfish.errors import ConfigError, PilotfishError, PromptError
 from pilotfish.grammar import Grammar, JsonGrammars
-from pilotfish.text import ReplyText, Tokenizer, chat_prompt, raw_prompt_ids
+from pilotfish.text import ReplyText, Tokenizer, chat_prompt, prediction_ids, raw_prompt_ids
 from pilotfish.types import EmittedToken, RoundRecord, StopReason
 
 if TYPE_CHECKING:
@@ -28,12 +28,15 @@ Prompt = str | Sequence[Mapping[str, Any]]
 class Usage:
     """Tokens of one request; the end token of a reply counts, as it was generated.
 
-    `cached_tokens` of the prompt had been read before, for another request.
+    `cached_tokens` of the prompt had been read before, for another request. Of the drafts made from
+    the request's prediction, those that are part of the reply are accepted, the others rejected.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -84,6 +87,10 @@ class Reply:
                 "completion_tokens": usage.completion_tokens,
                 "total_tokens": usage.total_tokens,
                 "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+                "completion_tokens_details": {
+                    "accepted_prediction_tokens": usage.accepted_prediction_tokens,
+                    "rejected_prediction_tokens": usage.rejected_prediction_tokens,
+                },
             },
             "stats": self.stats.to_dict(),
             "exactness": dict(self.exactness),
@@ -280,6 +287,13 @@ class TextEngine:
         schema = request.json_schema
         return None if schema is None else self._grammars.compiled(schema)
 
+    def tokenized(self, request: Request) -> Request:
+        """Return the request with its prediction as token ids, which `open` makes of text: any
+        thread may do it before. What no reply has room for is left out. Raises PromptError."""
+        most = self.engine.target.context_size
+        ids = prediction_ids(request.prediction, self.tokenizer, most_tokens=most)
+        return request if ids == request.prediction else replace(request, prediction=ids)
+
     def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Reply:
         """Return the reply to one prompt; `options` are those of `Request` and
         `SamplingSettings`. Raises PromptError, ConfigError or BackendError."""
@@ -321,6 +335,7 @@ class TextEngine:
         wait for the thread. Raises PromptError, ConfigError or BackendError."""
         self.check_drafter(request.drafter)
         check_prepared(request, grammar)
+        wish = self.tokenized(request).wish
         text = ReplyText(
             self.tokenizer,
             stop=request.stop,
@@ -334,7 +349,7 @@ class TextEngine:
             seed=request.seed,
             end_ids=self.tokenizer.end_ids,
             completes_stop=text.feed,
-            wish=request.wish,
+            wish=wish,
             constraint=None if grammar is None else grammar.constraint(),
         )
         return RunningReply(self, session, text)
@@ -364,7 +379,12 @@ class TextEngine:
             tokens=tuple(session.emitted),
             finish_reason=(session.stop_reason or StopReason.ERROR).value,
             seed=session.seed,
-            usage=Usage(session.num_prompt_tokens, len(session.emitted), session.num_reused_tokens),
+            usage=Usage(
+                session.num_prompt_tokens,
+                len(session.emitted),
+                session.num_reused_tokens,
+                *prediction_tokens(session.records),
+            ),
             stats=reply_stats(
                 session.records,
                 prefill_seconds=session.prefill_seconds,

@@ -272,13 +272,17 @@ class DraftWish:
 
     drafter                 who may draft: "auto" is whoever is there, "none" nobody
     num_speculative_tokens  most draft tokens in a round; None is as many as pay
+    prediction              token ids that the reply is expected to be like; none where nothing is
+                            expected
     """
 
     drafter: str = "auto"
     num_speculative_tokens: int | None = None
+    prediction: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require(isinstance(self.drafter, str), "drafter", self.drafter, "a name")
+        require(isinstance(self.prediction, tuple), "prediction", self.prediction, "token ids")
         number = self.num_speculative_tokens
         if number is not None:
             wanted = "a whole number, 0 (off) or more"

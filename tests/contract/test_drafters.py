@@ -13,6 +13,7 @@ from pilotfish.drafters.hybrid import HybridDrafter
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.drafters.none import NoDrafter
+from pilotfish.drafters.prediction import PredictionDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.protocols import Drafter
 from pilotfish.types import DraftWish, Proposal, SamplingSettings, SessionView
@@ -21,6 +22,8 @@ from support.partial_head import PartialHead, PartialModel
 VOCAB = 12
 END = 11
 SONG = [1, 2, 3, 4, 5, 1, 2, 3, 4, 6, 1, 2, 3]
+# of the reply after the five tokens of its prompt: a part is missing, and a part is new
+PREDICTION = (1, 2, 3, 4, 9, 9, 6, 1, 2, 3, 4, 5, 1, 2, END, 3, END)
 SAMPLED = SamplingSettings(temperature=0.9, top_p=0.95)
 
 
@@ -40,11 +43,13 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "none": NoDrafter,
     "ngram": NgramDrafter,
     "suffix": SuffixDrafter,
+    "prediction": PredictionDrafter,
     "model": model_drafter,
     "partial": partial_drafter,
     "forced": lambda: ForcedDrafter(SuffixDrafter()),
     "hybrid": lambda: HybridDrafter([SuffixDrafter(), model_drafter()]),
 }
+PREDICTED = DraftWish(prediction=PREDICTION)
 GIVES_LAWS = {"model", "partial"}
 
 
@@ -78,7 +83,7 @@ def view(
         round_index,
         frozenset({END}),
         needs_laws,
-        wish=wish or DraftWish(),
+        wish=wish or PREDICTED,
     )
 
 
@@ -223,12 +228,17 @@ def test_the_draft_models_cache_is_given_back() -> None:
     assert not model.open_caches
 
 
-NOBODY = [DraftWish(drafter="none"), DraftWish(num_speculative_tokens=0)]
+NOBODY = [
+    DraftWish(drafter="none", prediction=PREDICTION),
+    DraftWish(num_speculative_tokens=0, prediction=PREDICTION),
+]
+ONLY = [
+    DraftWish(drafter=one, prediction=PREDICTION)
+    for one in ("suffix", "ngram", "model", "prediction")
+]
 
 
-@pytest.mark.parametrize(
-    "wish", [*NOBODY, *(DraftWish(drafter=one) for one in ("suffix", "ngram", "model"))]
-)
+@pytest.mark.parametrize("wish", [*NOBODY, *ONLY])
 def test_only_whom_the_request_allows_proposes_to_it(
     name: str, drafter: Drafter, wish: DraftWish
 ) -> None:

@@ -58,7 +58,7 @@ SHARED_BY_BACKENDS = {
     "self_check",
 }
 APART = {
-    "drafters": {"suffix": {"suffix_automaton"}},
+    "drafters": {"suffix": {"suffix_automaton"}, "prediction": {"prediction_alignment"}},
     "backends": {"llama": SHARED_BY_BACKENDS, "native": SHARED_BY_BACKENDS},
     "control": {
         "cost_aware": {

@@ -25,6 +25,7 @@ from pilotfish.drafters.hybrid import HybridDrafter
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.drafters.none import NoDrafter
+from pilotfish.drafters.prediction import PredictionDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.engine.engine import Engine
 from pilotfish.protocols import Controller, Drafter, TargetModel
@@ -124,6 +125,7 @@ PARTS: dict[str, tuple[Callable[[Path], Any], Callable[[Any], None]]] = {
     "NoDrafter": (lambda path: NoDrafter(), drafter_uses),
     "NgramDrafter": (lambda path: NgramDrafter(), drafter_uses),
     "SuffixDrafter": (lambda path: SuffixDrafter(), drafter_uses),
+    "PredictionDrafter": (lambda path: PredictionDrafter(), drafter_uses),
     "ModelDrafter": (lambda path: ModelDrafter(scripted_model(), vocab_size=8), drafter_uses),
     "ForcedDrafter": (lambda path: ForcedDrafter(NoDrafter()), drafter_uses),
     "HybridDrafter": (lambda path: HybridDrafter([SuffixDrafter()]), drafter_uses),
@@ -180,7 +182,7 @@ def classes_below(package: Any) -> set[str]:
 
 def test_no_public_part_is_left_out() -> None:
     made_by_others = {
-        *("Match", "Continuation", "SuffixAutomaton"),
+        *("Match", "Continuation", "SuffixAutomaton", "Alignment", "Place"),
         *("ScriptedCache", "ModelFacts", "Footprint", "Exclusive"),
         # what the cost-aware controller is made of, and the draft model's own rule
         *(

@@ -15,8 +15,9 @@ from scipy import stats
 from pilotfish.backends.scripted import ScriptedModel
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.none import NoDrafter
+from pilotfish.drafters.prediction import PredictionDrafter
 from pilotfish.sampling import row_law
-from pilotfish.types import Distribution, Proposal, SamplingSettings
+from pilotfish.types import Distribution, DraftWish, Proposal, SamplingSettings
 from support.drafters import random_tokens
 from support.engines import finish, scripted_engine
 from support.partial_head import PartialHead, PartialModel
@@ -51,10 +52,11 @@ def joint_law(settings: SamplingSettings) -> np.ndarray:
     return np.array([laws[0, a] * laws[a, b] * laws[b, c] for a, b, c in cells])
 
 
-def p_value(engine, settings: SamplingSettings, runs: int) -> float:  # type: ignore[no-untyped-def]
+def p_value(engine, settings, runs, **options) -> float:  # type: ignore[no-untyped-def]
+    options = {"settings": settings, "max_tokens": 3, **options}
     counts = np.zeros(64)
     for seed in range(runs):
-        a, b, c = finish(engine, (0,), settings=settings, seed=seed, max_tokens=3).output_ids
+        a, b, c = finish(engine, (0,), seed=seed, **options).output_ids
         counts[16 * a + 4 * b + c] += 1
     expected = joint_law(settings) * runs
     assert counts[expected == 0].sum() == 0, "a token outside the filters was emitted"
@@ -106,6 +108,13 @@ def test_token_rule_with_drafts_from_a_part_of_the_vocabulary(settings: Sampling
 @pytest.mark.parametrize("settings", SETTINGS[:2])
 def test_token_rule_with_deterministic_drafts(settings: SamplingSettings) -> None:
     assert p_value(engine_with(random_tokens(4)), settings, runs=900) > ALARM
+
+
+@pytest.mark.parametrize("prediction", [(1, 1, 2), (0, 3, 3)])
+def test_token_rule_with_a_predicted_reply(prediction: tuple[int, ...]) -> None:
+    engine = engine_with(PredictionDrafter(min_probability=0.0))
+    settings, wish = SamplingSettings(temperature=1.0), DraftWish(prediction=prediction)
+    assert p_value(engine, settings, runs=900, wish=wish) > ALARM
 
 
 def test_plain_sampling_is_the_null_control() -> None:

@@ -85,15 +85,16 @@ def controlled(
     draft_seconds: float | None = None,
     is_right: IsRight = lambda length: True,
     text: Any = None,
+    prediction: Any = None,
     believed: float = 1.0,
     disturbance: Callable[[], float] = lambda: 1.0,
     num_speculative_tokens: int = 16,
     keeps: bool = False,
 ) -> Controlled:
     """Return an engine with a draft model if it is to take `draft_seconds` a token, and a text
-    drafter if one is given. What the controller believes all to cost is `believed` of the truth;
-    each pass of the target takes `disturbance` times as long as it should. `keeps` is whether the
-    draft model keeps what it has read."""
+    drafter and one of predictions if they are given. What the controller believes all to cost is
+    `believed` of the truth; each pass of the target takes `disturbance` times as long as it should.
+    `keeps` is whether the draft model keeps what it has read."""
     clock = FakeClock()
     target = ScriptedModel(
         target_logits,
@@ -117,6 +118,7 @@ def controlled(
     controller = CostAwareController(
         PairCosts(target=curve.scaled(believed), draft=draft_curve),
         text=text,
+        prediction=prediction,
         model=model,
         num_speculative_tokens=num_speculative_tokens,
     )

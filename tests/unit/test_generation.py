@@ -318,6 +318,9 @@ def test_a_reply_is_the_documented_json() -> None:
     assert document["usage"] == {
         "prompt_tokens": 3, "completion_tokens": 6, "total_tokens": 9,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0,
+        },
     }  # fmt: skip
     assert document["stats"].keys() == {
         "rounds", "drafted", "accepted", "emitted", "tokens_per_round", "acceptance_rate",

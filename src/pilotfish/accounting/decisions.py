@@ -38,7 +38,8 @@ def speculation_dict(
     elif on and drafters and wish.drafter not in ("auto", *drafters):
         on, reason = False, f"the request allows drafts of {wish.drafter}, which are not there"
     else:
-        reason = "; ".join(filter(None, [told, _narrowing(wish) if on else ""]))
+        notes = [_narrowing(wish), _unused(wish, drafters)] if on else []
+        reason = "; ".join(filter(None, [told, *notes]))
     decisions = Counter(r.reason for r in rounds if r.reason)
     return {"on": on, "reason": reason, "decisions": dict(decisions.most_common())}
 
@@ -50,6 +51,12 @@ def _narrowing(wish: DraftWish) -> str:
     ceiling = "" if number is None else f"at most {number} tokens a round"
     allowed = ", ".join(filter(None, [drafter, ceiling]))
     return allowed and f"the request allows {allowed}"
+
+
+def _unused(wish: DraftWish, drafters: Sequence[str] | None) -> str:
+    """Return what is said of a prediction that nobody drafts from, or nothing."""
+    is_unused = wish.prediction and drafters and "prediction" not in drafters
+    return "the engine drafts from no predictions" if is_unused else ""
 
 
 def most_frequent(reasons: Sequence[str]) -> str:

@@ -16,6 +16,14 @@ def acceptance_rate(rounds: Sequence[RoundRecord]) -> float | None:
     return sum(r.num_accepted for r in rounds) / drafted if drafted else None
 
 
+def prediction_tokens(rounds: Sequence[RoundRecord]) -> tuple[int, int]:
+    """Return how many drafts from the request's prediction became part of the reply, and how many
+    did not."""
+    predicted = [r for r in rounds if r.source == "prediction"]
+    accepted = sum(r.num_accepted for r in predicted)
+    return accepted, sum(r.num_drafted for r in predicted) - accepted
+
+
 def tokens_per_round(rounds: Sequence[RoundRecord]) -> float | None:
     """Return emitted tokens over all rounds, drafted or not; None without rounds."""
     return sum(r.num_emitted for r in rounds) / len(rounds) if rounds else None

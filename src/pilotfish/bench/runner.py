@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pilotfish.calibration import Progress as MeasureProgress
 
 PLAIN = "none"
+# the prompts of a benchmark come without predictions
+_DRAFTERS = tuple(name for name in DRAFTERS if name != "prediction")
 WARM_UP_PROMPT = "Count from one to twenty in words, then back from twenty to one."
 WARM_UP_TOKENS = 16
 
@@ -59,9 +61,9 @@ def parse_modes(text: str) -> list[Mode]:
     modes: dict[str, Mode] = {}
     for word in text.split(","):
         name, colon, number = word.strip().partition(":")
-        if name not in DRAFTERS:
-            close = difflib.get_close_matches(name, DRAFTERS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(DRAFTERS)}"
+        if name not in _DRAFTERS:
+            close = difflib.get_close_matches(name, _DRAFTERS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(_DRAFTERS)}"
             raise ConfigError(f"unknown mode: {word.strip()!r}", hint=hint)
         if colon and (name == PLAIN or not number.isdecimal() or int(number) == 0):
             raise ConfigError(

@@ -17,6 +17,7 @@ from pilotfish.drafters.hybrid import HybridDrafter
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.drafters.none import NoDrafter
+from pilotfish.drafters.prediction import PredictionDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.engine.engine import PROMPT_CHUNK_TOKENS, Engine
 from pilotfish.generation import Facts, TextEngine
@@ -42,6 +43,10 @@ class BackendDefaults:
 MOST_DRAFTS = 31
 # a text's draft ends where it is less likely than this to be right so far
 _LEAST_SURVIVAL = 0.03
+# where drafters speak in turn, a prediction that lost its place leaves it to the others
+_LEAST_FIRST_SURVIVAL = 0.3
+# with these settings a request's prediction is drafted from
+_PREDICTING = ("auto", "prediction")
 
 DEFAULTS = {
     # four rows cost what one costs, eight cost about one and a half
@@ -157,9 +162,14 @@ def make_cost_aware(
         # whether an unlikely draft is worth its rows is the controller's to say
         text = SuffixDrafter(min_probability=_LEAST_SURVIVAL)
     text, model = ForcedDrafter(text), None
+    prediction = None
+    if speculation.drafter in _PREDICTING:
+        prediction = PredictionDrafter(min_probability=_LEAST_SURVIVAL)
     if draft is not None and speculation.drafter in ("auto", "model"):
         model = make_model_drafter(target, draft, prefixes)
-    return CostAwareController(costs, text=text, model=model, num_speculative_tokens=number)
+    return CostAwareController(
+        costs, text=text, prediction=prediction, model=model, num_speculative_tokens=number
+    )
 
 
 def number_of_drafts(speculation: SpeculationConfig, *, max_width: int, backend: str) -> int:
@@ -178,16 +188,20 @@ def make_drafter(
     backend: str,
     prefixes: PrefixPool | None = None,
 ) -> Drafter:
-    """Return the drafter the configuration names; `auto` is suffix, else model, else none."""
-    if speculation.drafter == "none":
+    """Return the drafter the configuration names; `auto` is prediction, else suffix, else model,
+    else none."""
+    drafter, least = speculation.drafter, DEFAULTS[backend].text_min_probability
+    if drafter == "none":
         return NoDrafter()
-    text: Drafter = NoDrafter()
-    if speculation.drafter == "ngram":
-        text = NgramDrafter()
-    elif speculation.drafter in ("auto", "suffix") or draft is None:
-        text = SuffixDrafter(min_probability=DEFAULTS[backend].text_min_probability)
-    text = ForcedDrafter(text)
-    if speculation.drafter in ("ngram", "suffix") or draft is None:
+    texts: list[Drafter] = []
+    if drafter in _PREDICTING:
+        texts.append(PredictionDrafter(min_probability=max(least, _LEAST_FIRST_SURVIVAL)))
+    if drafter == "ngram":
+        texts.append(NgramDrafter())
+    elif drafter in ("auto", "suffix") or (drafter == "model" and draft is None):
+        texts.append(SuffixDrafter(min_probability=least))
+    text = ForcedDrafter(HybridDrafter(texts))
+    if drafter not in ("auto", "model") or draft is None:
         return text
     return HybridDrafter([text, make_model_drafter(target, draft, prefixes)])
 
@@ -195,7 +209,7 @@ def make_drafter(
 def possible_drafters(speculation: SpeculationConfig, *, has_draft_model: bool) -> tuple[str, ...]:
     """Return who can draft under the configuration; nobody where that is `none`."""
     if speculation.drafter == "auto":
-        return ("suffix", "model") if has_draft_model else ("suffix",)
+        return ("prediction", "suffix", *(("model",) if has_draft_model else ()))
     return () if speculation.drafter == "none" else (speculation.drafter,)
 
 

@@ -20,6 +20,7 @@ from pilotfish.control.reasons import (
     NOTHING_OFFERED,
     NOTHING_PAYS,
     PAUSED,
+    PREDICTION_PAYS,
     PROBING,
     TEXT_PAYS,
 )
@@ -43,16 +44,20 @@ _ROUNDS_BETWEEN_STEPS = 200
 _MOST_CHARGED = 1.5
 # rows of a pass that many sessions may share
 _WIDEST = 64
+# why a draft from text was made, by who made it where that is not the text so far
+_PAYING_TEXTS = {"forced": FORCED, "prediction": PREDICTION_PAYS}
 
 
 class CostAwareController:
     """Chooses, for each round of each request, who drafts and how many tokens. It is `Controller`
     and `Drafter` in one, as what is worth drafting depends on what is offered.
 
-    text   drafts that cost next to nothing; asked in every round, and scored against the reply
-           whether they were used or not
-    model  a draft model, asked when it is expected to bring more than the text's offer
-    costs  what passes cost here, followed as they change
+    text        drafts that cost next to nothing; asked in every round, and scored against the reply
+                whether they were used or not
+    prediction  the same from what requests say their replies will be; of both offers the one
+                that is worth more is the text's
+    model       a draft model, asked when it is expected to bring more than the text's offer
+    costs       what passes cost here, followed as they change
 
     A proposal is as long as makes its accepted tokens less (rate x extra seconds) the most; the
     rate is the request's own, so that tokens a second are the most in the long run. A loss guard
@@ -64,10 +69,11 @@ class CostAwareController:
         costs: PairCosts,
         *,
         text: Drafter | None = None,
+        prediction: Drafter | None = None,
         model: GuidedDrafter | None = None,
         num_speculative_tokens: int = 31,
     ) -> None:
-        self._text = text
+        self._texts = [each for each in (prediction, text) if each is not None]
         self._most = num_speculative_tokens
         self.costs = LiveCosts(costs, max_width=max(_WIDEST, num_speculative_tokens + 1))
         self._experience = Experience()
@@ -85,8 +91,8 @@ class CostAwareController:
         state = self._state(view)
         if is_new:
             state.experience.num_requests += 1
-            if self._text is not None:
-                self._text.prepare(view)
+            for text in self._texts:
+                text.prepare(view)
             if self._model is not None and view.allows("model"):
                 num_readers = sum(each.reads_model for each in self._requests.values())
                 state.reads_model = self._model.reading_pays(
@@ -104,16 +110,16 @@ class CostAwareController:
         state = self._requests.pop(request_id, None)
         if state is not None and state.guard.num_tokens:
             state.experience.reply_tokens.add(state.guard.num_tokens)
-        if self._text is not None:
-            self._text.forget(request_id)
+        for text in self._texts:
+            text.forget(request_id)
         if self._model is not None:
             self._model.drafter.forget(request_id)
 
     def clear(self) -> None:
         """Forget past replies; what was learned about drafts and costs stays."""
-        clear = getattr(self._text, "clear", None)
-        if clear is not None:
-            clear()
+        for text in self._texts:
+            if (clear := getattr(text, "clear", None)) is not None:
+                clear()
 
     def draft_budgets(self, views: Sequence[SessionView]) -> list[int]:
         """Return the ceiling for every session; `propose` decides below it."""
@@ -124,7 +130,7 @@ class CostAwareController:
         self._context = max(len(view.tokens) for view in views)
         plans = [self._plan(v, b, len(views)) for v, b in zip(views, budgets, strict=True)]
         prices = self._prices(plans)
-        self._take_offers(plans)
+        self._take_offers(plans, prices)
         for plan in plans:
             self._choose(plan, prices)
         if self._model is not None:
@@ -177,6 +183,8 @@ class CostAwareController:
         ceiling = wish.num_speculative_tokens
         if ceiling is not None and ceiling >= self._most:
             wish = replace(wish, num_speculative_tokens=None)
+        # what a prediction says is nothing to others; that there is one makes replies faster
+        wish = replace(wish, prediction=(0,) if wish.prediction else ())
         return self._experiences.setdefault(wish, Experience(self._experience))
 
     def _plan(self, view: SessionView, budget: int, num_sessions: int) -> Plan:
@@ -192,17 +200,26 @@ class CostAwareController:
         rate = sum(plan.state.rate() for plan in plans) / seconds[base]
         return Prices(seconds, base, rate)
 
-    def _take_offers(self, plans: Sequence[Plan]) -> None:
-        """Score the last text offers and ask for new ones."""
-        if self._text is None:
-            return
+    def _take_offers(self, plans: Sequence[Plan], prices: Prices) -> None:
+        """Score the last text offers, ask for new ones, and take the best for each request."""
         for plan in plans:
-            plan.state.score_offer(plan.view.tokens)
-        offers = self._text.propose([p.view for p in plans], [p.budget for p in plans])
-        for plan, offer in zip(plans, offers, strict=True):
-            plan.offer = offer
-            believed = plan.state.table(offer.source).chances(estimates(offer))
-            plan.chances = [min(chance, _SUREST) for chance in believed]
+            plan.state.score_offers(plan.view.tokens)
+        for text in self._texts:
+            offers = text.propose([p.view for p in plans], [p.budget for p in plans])
+            for plan, offer in zip(plans, offers, strict=True):
+                if offer.token_ids:
+                    plan.offers.append(offer)
+        for plan in plans:
+            believed = [self._believed(plan, offer) for offer in plan.offers]
+            worth = [_worth(chances, prices) for chances in believed]
+            if worth:
+                best = worth.index(max(worth))
+                plan.offer, plan.chances = plan.offers[best], believed[best]
+
+    def _believed(self, plan: Plan, offer: Proposal) -> list[float]:
+        """Return the chance of each token of an offer, as experience has it."""
+        table = plan.state.table(offer.source)
+        return [min(chance, _SUREST) for chance in table.chances(estimates(offer))]
 
     def _choose(self, plan: Plan, prices: Prices) -> None:
         """Decide between the text's offer and nothing; the draft model may still do better."""
@@ -277,8 +294,8 @@ class CostAwareController:
                 length = max(length, min(1, len(plan.alive)))
             if not length and plan.reason in (TEXT_PAYS, MODEL_PAYS):
                 plan.reason = NOTHING_PAYS
-            elif plan.reason == TEXT_PAYS and plan.proposal.source == "forced":
-                plan.reason = FORCED
+            elif plan.reason == TEXT_PAYS:
+                plan.reason = _PAYING_TEXTS.get(plan.proposal.source, TEXT_PAYS)
             plan.alive = plan.alive[:length]
             plan.proposal = replace(
                 plan.proposal.truncated(length), reason=plan.reason, plain_seconds=prices.step
@@ -325,3 +342,10 @@ class CostAwareController:
                 averages.chance.add(table.chance(estimate))
         for place, estimate in enumerate(tried):
             table.record(estimate, place < record.num_accepted)
+
+
+def _worth(chances: Sequence[float], prices: Prices) -> tuple[float, float]:
+    """Return what an offer is worth in this round; among such that pay nothing the most right
+    tokens count, for they may pay later."""
+    alive = survivals(chances)
+    return prices.best_length(alive)[1], sum(alive)

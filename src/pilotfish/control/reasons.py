@@ -1,6 +1,7 @@
 """Why a round drafted what it did, or nothing: the words that reports count."""
 
 TEXT_PAYS = "a repeat of earlier text is likely enough to pay"
+PREDICTION_PAYS = "the prediction given with the request is likely enough to pay"
 FORCED = "the grammar leaves no choice of text"
 MODEL_PAYS = "the draft model is expected to pay"
 PROBING = "trying whether the draft model pays by now"

@@ -86,8 +86,9 @@ class Plan:
     budget: int
     num_tokens: int  # of the text when this was decided
     allowance: float  # steps by which its drafts may make the round longer
-    offer: Proposal = field(default_factory=Proposal.empty)
-    chances: list[float] = field(default_factory=list)  # of the offer's tokens
+    offers: list[Proposal] = field(default_factory=list)  # of all drafters from text
+    offer: Proposal = field(default_factory=Proposal.empty)  # the best of them
+    chances: list[float] = field(default_factory=list)  # of its tokens
     alive: list[float] = field(default_factory=list)  # survivals of the proposal's tokens
     text_worth: float = 0.0
     text_rate: float = 1.0  # tokens a step of the text's offer alone
@@ -163,20 +164,18 @@ class RequestState:
         tokens = own.tokens.value(past.tokens.value(1.3))
         return max(1.0, tokens / own.steps.value(past.steps.value(1.0)))
 
-    def score_offer(self, tokens: Sequence[int]) -> None:
-        """Count the last text offer against what the reply became, whoever drafted it."""
+    def score_offers(self, tokens: Sequence[int]) -> None:
+        """Count the last text offers against what the reply became, whoever drafted it."""
         if self.plan is None:
             return
-        offer, start = self.plan.offer, self.plan.num_tokens
-        if not offer.token_ids:
-            return
-        table = self.table(offer.source)
-        for drafted, actual, estimate in zip(
-            offer.token_ids, tokens[start:], estimates(offer), strict=False
-        ):
-            table.record(estimate, drafted == actual)
-            if drafted != actual:
-                break
+        for offer in self.plan.offers:
+            table = self.table(offer.source)
+            for drafted, actual, estimate in zip(
+                offer.token_ids, tokens[self.plan.num_tokens :], estimates(offer), strict=False
+            ):
+                table.record(estimate, drafted == actual)
+                if drafted != actual:
+                    break
 
 
 def estimates(proposal: Proposal) -> Sequence[float]:

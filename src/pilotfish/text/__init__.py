@@ -7,6 +7,7 @@ from pilotfish.text.prompt import (
     ChatPrompt,
     chat_prompt,
     check_template_options,
+    prediction_ids,
     raw_prompt_ids,
     unknown_template_options,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "Tokenizer",
     "chat_prompt",
     "check_template_options",
+    "prediction_ids",
     "raw_prompt_ids",
     "unknown_template_options",
 ]

@@ -189,6 +189,21 @@ def _with_one_system(chat: list[dict[str, Any]], template: str) -> list[dict[str
     return [{**chat[0], "content": text}, *chat[num_first:]]
 
 
+def prediction_ids(
+    prediction: str | Sequence[int] | None, tokenizer: Tokenizer, *, most_tokens: int
+) -> tuple[int, ...]:
+    """Return the first ids of what a reply is expected to be: control texts in it are ordinary
+    text. Raises PromptError for what can be no part of a reply."""
+    if isinstance(prediction, str):
+        text = _checked_text(prediction, "prediction")
+        return tuple(tokenizer.encode(text, parse_special=False)[:most_tokens])
+    ids, size = tuple(prediction or ()), tokenizer.vocab_size
+    if ids and not (min(ids) >= 0 and max(ids) < size):
+        wrong = next(token for token in ids if not 0 <= token < size)
+        raise PromptError(f"prediction: token id {wrong} is outside the vocabulary of {size}")
+    return ids[:most_tokens]
+
+
 def _with_bos(ids: list[int], tokenizer: Tokenizer) -> list[int]:
     # many templates write the token themselves, so what counts is what the ids begin with
     bos_id = tokenizer.bos_id
@@ -197,10 +212,10 @@ def _with_bos(ids: list[int], tokenizer: Tokenizer) -> list[int]:
     return [bos_id, *ids]
 
 
-def _checked_text(text: str) -> str:
+def _checked_text(text: str, name: str = "prompt") -> str:
     if match := _SURROGATE.search(text):
         raise PromptError(
-            f"the prompt is not valid text: lone surrogate U+{ord(match.group()):04X} "
+            f"the {name} is not valid text: lone surrogate U+{ord(match.group()):04X} "
             f"at character {match.start()}"
         )
     return text
