@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, TypeVar
 
-from pilotfish.errors import ConfigError
+from pilotfish.errors import ConfigError, near_name
 from pilotfish.types import DraftWish, SamplingSettings, require, require_in_range, require_number
 
 DRAFTERS = ("auto", "none", "suffix", "ngram", "model", "prediction")
@@ -37,8 +36,8 @@ def _known(raw: Iterable[str], known: Iterable[str], what: str) -> None:
     known = list(known)
     for name in raw:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+            near = near_name(name, known)
+            hint = f"did you mean {near}?" if near else f"known: {', '.join(known)}"
             raise ConfigError(f"unknown {what} option: {name}", hint=hint)
 
 
@@ -68,9 +67,9 @@ def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
 class ModelConfig:
     """One model: where it is and how it runs. Target and draft may differ in everything here.
 
-    `context_size` and `batch_size` are in tokens; None for `context_size` is the backend's
-    default, for `threads` the physical cores given to this process. `batch_size` and `cache_type`
-    q8_0 are for the llama backend.
+    `context_size` and `batch_size` are in tokens; None for `context_size` is as many as the model
+    was trained for, at most 4096, for `threads` the physical cores given to this process.
+    `batch_size` and `cache_type` q8_0 are for the llama backend.
     """
 
     reference: str

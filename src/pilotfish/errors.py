@@ -25,12 +25,18 @@ Every error has a one-line message and, where there is something to do about it,
 
 from __future__ import annotations
 
+import difflib
 import shlex
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
 # where the sources lie, if this is a clone of them
 _SOURCES = Path(__file__).resolve().parents[2]
+# below this a suggestion misleads more often than it helps: --help for --model
+_NEAR = 0.75
+_MOST_COMPARED = 100
+_FEWEST_LETTERS = 3
 
 
 class PilotfishError(Exception):
@@ -142,3 +148,21 @@ def _installing(extra: str) -> str:
 
 def _is_of(extra: str, marker: str) -> bool:
     return marker.strip().replace('"', "'") == f"extra == '{extra}'"
+
+
+def near_name(name: str, known: Iterable[str]) -> str:
+    """Return the known name that `name` was most likely meant to be, or "" where none is near.
+
+    Near is one that differs in a letter or so, or the only one that begins with it. Case, dashes,
+    dots and the like do not count.
+    """
+    by_letters = {_letters(one): one for one in known}
+    wanted = _letters(name[:_MOST_COMPARED])
+    if close := difflib.get_close_matches(wanted, by_letters, n=1, cutoff=_NEAR):
+        return by_letters[close[0]]
+    begun = [letters for letters in by_letters if letters.startswith(wanted)]
+    return by_letters[begun[0]] if len(begun) == 1 and len(wanted) >= _FEWEST_LETTERS else ""
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter.isalnum())

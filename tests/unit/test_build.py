@@ -14,7 +14,7 @@ from pilotfish.build import DEFAULTS, choose_backend, load_engine
 from pilotfish.config import EngineConfig, ModelConfig, SpeculationConfig
 from pilotfish.errors import ConfigError, MissingExtra, ModelError, StrictUnavailable
 from pilotfish.generation import TextEngine
-from support.tiny_gguf import vocabulary, write_tiny
+from support.tiny_gguf import CONTEXT, vocabulary, write_tiny
 
 REAL = len(vocabulary()[0])
 NOT_INSTALLED = "the package pilotfish-native is not installed"
@@ -72,6 +72,27 @@ def test_auto_says_in_one_line_why_a_file_runs_on_llama(window_path: Path) -> No
         assert engine.facts.models["target"]["backend"] == "llama"
     with engine_of(one(window_path, backend="llama"), drafter="none") as engine:
         assert engine.facts.notices == ()
+
+
+@pytest.mark.parametrize("backend", ["native", "llama"])
+def test_a_context_beyond_what_the_model_was_trained_for_is_told(
+    tiny_path: Path, tmp_path: Path, backend: str
+) -> None:
+    def model(path: Path, size: int | None) -> ModelConfig:
+        return ModelConfig(reference=str(path), threads=1, context_size=size, backend=backend)
+
+    for size in (None, CONTEXT):
+        with engine_of(model(tiny_path, size), drafter="none") as engine:
+            assert engine.facts.notices == ()
+    draft = write_tiny(tmp_path / "draft.gguf", seed=2)
+    target = model(tiny_path, CONTEXT + 64)
+    with engine_of(target, model(draft, CONTEXT + 128), drafter="model") as engine:
+        told = [notice for notice in engine.facts.notices if "trained" in notice]
+    assert len(told) == 2
+    for notice, words in zip(told, (["tiny.gguf", "64"], ["draft.gguf", "128"]), strict=True):
+        assert f"trained for {CONTEXT}" in notice
+        assert str(CONTEXT + int(words[1])) in notice
+        assert words[0] in notice
 
 
 def test_without_the_native_package_auto_is_llama(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pilotfish.bench.workload import Prompt
 from pilotfish.config import DRAFTERS, Request, SpeculationConfig
-from pilotfish.errors import ConfigError, PilotfishError, PromptError
+from pilotfish.errors import ConfigError, PilotfishError, PromptError, near_name
 from pilotfish.generation import TextEngine
 from pilotfish.types import RoundRecord, require, require_number
 
@@ -62,8 +61,8 @@ def parse_modes(text: str) -> list[Mode]:
     for word in text.split(","):
         name, colon, number = word.strip().partition(":")
         if name not in _DRAFTERS:
-            close = difflib.get_close_matches(name, _DRAFTERS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(_DRAFTERS)}"
+            near = near_name(name, _DRAFTERS)
+            hint = f"did you mean {near}?" if near else f"known: {', '.join(_DRAFTERS)}"
             raise ConfigError(f"unknown mode: {word.strip()!r}", hint=hint)
         if colon and (name == PLAIN or not number.isdecimal() or int(number) == 0):
             raise ConfigError(

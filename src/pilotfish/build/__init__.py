@@ -65,10 +65,11 @@ def load(
 ) -> TextEngine:
     """Load a target model, and a draft model if one is named, and return an engine for text.
 
-    References are names (`pilotfish models list`), paths or hub ids. `context_size` is in tokens,
-    `max_sessions` how many replies may be generated at once, `kept_sequences` how many texts are
-    kept for prompts that begin like them. Everything else of both models can be set apart with
-    `EngineConfig` and `load_engine`. What passes cost is measured at the first load of a pair here,
+    References are names (`pilotfish models list`), paths or hub ids. `context_size` is in tokens
+    (None: as many as the model was trained for, at most 4096), `max_sessions` how many replies may
+    be generated at once, `kept_sequences` how many texts are kept for prompts that begin like
+    them. Everything else of both models can be set apart with `EngineConfig` and `load_engine`.
+    What passes cost is measured at the first load of a pair here,
     which takes from seconds to a minute; `progress` is told. Raises ModelError, ConfigError,
     StrictUnavailable or MissingExtra.
     """

@@ -144,13 +144,14 @@ def load_pair(config: EngineConfig) -> ModelPair:
         raise ConfigError("--drafter model needs a draft model", hint="name one with --draft")
     pair = ModelPair(config, load_model(config.target, config, strict=speculation.strict))
     try:
-        pair.notices += pair.target.notices
+        pair.notices += [*pair.target.notices, *context_notices(pair.target)]
         if speculation.drafter != "none":
             require_truncation(pair.target, role="target")
         if config.draft is not None and speculation.drafter in ("auto", "model"):
             pair.draft = load_model(config.draft, config, as_draft=True)
             require_truncation(pair.draft, role="draft")
-            pair.notices += [*pair.draft.notices, *pair_notices(pair.target, pair.draft)]
+            pair.notices += [*pair.draft.notices, *context_notices(pair.draft)]
+            pair.notices += pair_notices(pair.target, pair.draft)
     except BaseException:
         pair.close()
         raise
@@ -269,6 +270,18 @@ def load_native(
             hint="leave out --strict, or use --backend llama",
         )
     return model
+
+
+def context_notices(model: LoadedModel) -> list[str]:
+    """Return what a user should know of a context that is longer than the model was trained for."""
+    trained = model.facts.trained_context
+    if not 0 < trained < model.context_size:
+        return []
+    name = Path(model.facts.path).name
+    return [
+        f"a context of {model.context_size} tokens was asked for, but {name} was trained for "
+        f"{trained}: text beyond these may make no sense"
+    ]
 
 
 def pair_notices(target: LoadedModel, draft: LoadedModel) -> list[str]:

@@ -17,12 +17,13 @@ import typer
 from pilotfish import __version__
 from pilotfish.cli import advise, bench, calc, calibrate, chat, generate, models, serve
 from pilotfish.cli.console import forget_line, print_error
+from pilotfish.cli.usage import usage_message
 from pilotfish.errors import PilotfishError
 
 INTERRUPTED = 130
 USAGE = 2
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["--help", "-h"]})
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("serve")(serve.serve)
@@ -109,9 +110,8 @@ def _report(error: Exception, arguments: Sequence[str], *, verbose: bool) -> int
         hint = error.hint or (_help_hint(arguments) if error.exit_code == USAGE else "")
         print_error(str(error), hint=hint)
         return error.exit_code
-    # Click's errors: Typer brings its own copy of Click or uses the installed one
     if hasattr(error, "format_message"):
-        message, hint = _usage_message(error)
+        message, hint = usage_message(error)
         print_error(message, hint=hint or _help_hint(arguments))
         return USAGE
     if isinstance(error, OSError):
@@ -122,23 +122,6 @@ def _report(error: Exception, arguments: Sequence[str], *, verbose: bool) -> int
         hint="this is a fault of pilotfish; --verbose shows where it happened",
     )
     return 1
-
-
-def _usage_message(error: Exception) -> tuple[str, str]:
-    """Return Click's message in our form, and the close match as a hint where there is one."""
-    name = getattr(error, "option_name", None)
-    possible = getattr(error, "possibilities", None)
-    if name is not None and hasattr(error, "possibilities"):
-        return f"unknown option: {name}", f"did you mean {possible[0]}?" if possible else ""
-    message, _, meant = str(error.format_message()).partition(" Did you mean ")  # type: ignore[attr-defined]
-    message = message.strip().removesuffix(".")
-    if "unexpected extra argument" in message:
-        return _lowered(message), "put a prompt of several words in quotes"
-    return _lowered(message), f"did you mean {meant.strip()}" if meant else ""
-
-
-def _lowered(message: str) -> str:
-    return message[:1].lower() + message[1:]
 
 
 def _help_hint(arguments: Sequence[str]) -> str:

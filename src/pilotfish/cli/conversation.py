@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
@@ -23,7 +22,7 @@ from pilotfish.cli.generate import print_cut, print_stats, show_stream
 from pilotfish.cli.options import OutputOptions
 from pilotfish.cli.typed import FENCE, Typed
 from pilotfish.config import RequestOptions
-from pilotfish.errors import ConfigError, ContextLengthExceeded, PromptError
+from pilotfish.errors import ConfigError, ContextLengthExceeded, PromptError, near_name
 from pilotfish.generation import Reply, TextEngine
 
 # what ends a conversation is for whoever reads its lines
@@ -90,9 +89,9 @@ class Conversation:
         takes = next((takes for one, takes, _ in _COMMANDS if one == name), None)
         if takes is None:
             known = [one for one, _, _ in _COMMANDS]
-            close = difflib.get_close_matches(name, [*known, *EXITS], n=1, cutoff=0.75)
+            near = near_name(name, [*known, *EXITS])
             advice = "/help lists the commands; a blank before the slash sends it as a message"
-            hint = f"did you mean {close[0]}?" if close else advice
+            hint = f"did you mean {near}?" if near else advice
             raise ConfigError(f"unknown command: {command}", hint=hint)
         if text and not takes:
             raise ConfigError(f"{name} takes nothing, got {text!r:.50}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 from pilotfish import models
+from pilotfish.backends.footprint import DEFAULT_CONTEXT
 from pilotfish.cli.arguments import as_number, naming_options, option
 from pilotfish.cli.schema_file import read_schema
 from pilotfish.cli.template_options import ABOUT, parse_template_options
@@ -76,7 +77,13 @@ class EngineOptions:
     ] = None
     ctx: Annotated[
         str | None,
-        option("--ctx", panel=_MODEL, metavar="N", about="Context size in tokens."),
+        option(
+            "--ctx",
+            panel=_MODEL,
+            metavar="N",
+            about="Context size in tokens.  Default: as the model was trained, at most "
+            f"{DEFAULT_CONTEXT}.",
+        ),
     ] = None
     config: Annotated[
         str | None,
@@ -294,8 +301,8 @@ class ReplyOptions:
         option(
             "--json-schema",
             panel=_SAMPLING,
-            metavar="FILE",
-            about="Reply with JSON that satisfies the JSON Schema in this file.",
+            metavar="SCHEMA",
+            about="Reply with JSON that satisfies this JSON Schema: a file, or the schema itself.",
         ),
     ] = None
     template_option: Annotated[

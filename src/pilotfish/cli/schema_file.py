@@ -1,4 +1,4 @@
-"""The JSON Schema a user names with `--json-schema`."""
+"""The JSON Schema a user names or writes with `--json-schema`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from pilotfish.errors import ConfigError
 _SIMPLEST = 'for any object: {"type": "object"}'
 
 
-def read_schema(file: str) -> Any:
-    """Return the JSON Schema in a file. Raises ConfigError if it cannot be read or used, and
-    MissingExtra."""
+def read_schema(given: str) -> Any:
+    """Return the JSON Schema in a file, or the one that was given itself. Raises ConfigError if it
+    cannot be read or used, and MissingExtra."""
     from pilotfish.grammar import check_schema  # not at the top: few replies have one
 
-    option = f"--json-schema {file}"
+    is_schema = given.lstrip().startswith(("{", "["))
+    option = "--json-schema" if is_schema else f"--json-schema {given}"
     try:
-        schema = json.loads(Path(file).read_text(encoding="utf-8-sig"))
+        schema = json.loads(given if is_schema else _read(given))
     except OSError as error:
         raise ConfigError(f"cannot read {option}: {error.strerror}", hint=_SIMPLEST) from error
     except (ValueError, RecursionError) as error:
@@ -29,3 +30,7 @@ def read_schema(file: str) -> Any:
         reason = str(error).removeprefix("json_schema")
         raise ConfigError(f"{option}{reason}", hint=error.hint or _SIMPLEST) from error
     return schema
+
+
+def _read(file: str) -> str:
+    return Path(file).read_text(encoding="utf-8-sig")

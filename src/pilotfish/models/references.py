@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
-from pilotfish.errors import ModelError, UnknownModel
+from pilotfish.errors import ModelError, UnknownModel, near_name
 from pilotfish.gguf import split_names
 from pilotfish.gguf.cursor import shown
 from pilotfish.models.table import NAMED_MODELS, NamedModel
@@ -166,6 +165,6 @@ def _hub_reference(repository: str, file_name: str) -> Reference:
 
 
 def _unknown(text: str) -> UnknownModel:
-    close = difflib.get_close_matches(text.casefold(), NAMED_MODELS, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]}?" if close else _HINT
+    near = near_name(text, NAMED_MODELS)
+    hint = f"did you mean {near}?" if near else _HINT
     return UnknownModel(f"unknown model: {shown(text) or '(empty)'}", hint=hint)

@@ -36,6 +36,14 @@ def test_the_reply_is_json_by_the_schema(run: Run, schema: Path) -> None:
     assert document["finish_reason"] == "stop"
 
 
+def test_the_schema_can_be_given_itself(run: Run, schema: Path) -> None:
+    outcome = run("generate", "hello", "--json-schema", schema.read_text())
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == run("generate", "hello", "--json-schema", str(schema)).out
+    for wrong in ('{"type": }', "[1]", ' {"type": "nonsense"}'):
+        run("generate", "hello", "--json-schema", wrong).is_one_error("--json-schema")
+
+
 def test_a_conversation_keeps_to_it_too(run: Run, schema: Path) -> None:
     outcome = run("chat", "--json-schema", str(schema), stdin=b"hello\nagain\n")
     assert outcome.code == 0
