@@ -4,101 +4,37 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pilotfish.accounting.costs import ModelSize
 from pilotfish.accounting.decisions import speculation_dict
-from pilotfish.accounting.metrics import ReplyStats, prediction_tokens, reply_stats
+from pilotfish.accounting.metrics import prediction_tokens, reply_stats
 from pilotfish.config import Request, RequestOptions
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.session import Session
 from pilotfish.errors import ConfigError, PilotfishError, PromptError
 from pilotfish.grammar import Grammar, JsonGrammars
+from pilotfish.replies import Facts, Piece, Reply, Usage, logprobs_dict
 from pilotfish.text import ReplyText, Tokenizer, chat_prompt, prediction_ids, raw_prompt_ids
-from pilotfish.types import EmittedToken, RoundRecord, StopReason
+from pilotfish.types import StopReason
 
 if TYPE_CHECKING:
     from typing import Unpack
 
+__all__ = [
+    "Facts",
+    "Piece",
+    "Prompt",
+    "Reply",
+    "ReplyStream",
+    "RunningReply",
+    "TextEngine",
+    "Usage",
+    "check_prepared",
+    "logprobs_dict",
+]
+
 Prompt = str | Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one request; the end token of a reply counts, as it was generated.
-
-    `cached_tokens` of the prompt had been read before, for another request. Of the drafts made from
-    the request's prediction, those that are part of the reply are accepted, the others rejected.
-    """
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int = 0
-    accepted_prediction_tokens: int = 0
-    rejected_prediction_tokens: int = 0
-
-    @property
-    def total_tokens(self) -> int:
-        """Return the sum of both."""
-        return self.prompt_tokens + self.completion_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one round adds to a stream: text that is safe to show, and the round's tokens.
-
-    Text can lag behind the tokens: half a character or the beginning of a stop string is held.
-    """
-
-    text: str
-    tokens: tuple[EmittedToken, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A finished reply."""
-
-    text: str
-    tokens: tuple[EmittedToken, ...]
-    finish_reason: str
-    seed: int
-    usage: Usage
-    stats: ReplyStats
-    exactness: Mapping[str, Any]
-    models: Mapping[str, Any]
-    records: tuple[RoundRecord, ...] = ()
-
-    @property
-    def token_ids(self) -> list[int]:
-        """Return the ids of the reply, the end token included."""
-        return [token.token_id for token in self.tokens]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the reply as plain JSON values, as `pilotfish generate --json` prints it."""
-        usage = self.usage
-        result: dict[str, Any] = {
-            "text": self.text,
-            "token_ids": self.token_ids,
-            "finish_reason": self.finish_reason,
-            "seed": self.seed,
-            "usage": {
-                "prompt_tokens": usage.prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-                "total_tokens": usage.total_tokens,
-                "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-                "completion_tokens_details": {
-                    "accepted_prediction_tokens": usage.accepted_prediction_tokens,
-                    "rejected_prediction_tokens": usage.rejected_prediction_tokens,
-                },
-            },
-            "stats": self.stats.to_dict(),
-            "exactness": dict(self.exactness),
-            "models": dict(self.models),
-        }
-        if any(token.logprobs for token in self.tokens):
-            result["logprobs"] = [logprobs_dict(token) for token in self.tokens]
-        return result
 
 
 def check_prepared(request: Request, grammar: Grammar | None) -> None:
@@ -107,36 +43,6 @@ def check_prepared(request: Request, grammar: Grammar | None) -> None:
         raise PilotfishError(
             "the request has a json_schema and no grammar", hint="pass what prepare_grammar returns"
         )
-
-
-def logprobs_dict(token: EmittedToken) -> dict[str, Any]:
-    """Return a token's log-probabilities as plain JSON values."""
-    assert token.logprobs is not None
-    top = [{"token_id": i, "logprob": value} for i, value in token.logprobs.top]
-    return {"token_id": token.token_id, "logprob": token.logprobs.logprob, "top": top}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What the loaded parts say of themselves, for replies.
-
-    `drafters` names who can draft; None where that is not known, as with parts of one's own.
-    """
-
-    exactness: Mapping[str, Any] = field(default_factory=dict)
-    models: Mapping[str, Any] = field(default_factory=dict)
-    notices: tuple[str, ...] = ()
-    target_size: ModelSize | None = None
-    draft_size: ModelSize | None = None
-    speculation_on: bool = False
-    speculation_reason: str = ""
-    drafters: tuple[str, ...] | None = None
-
-    @property
-    def speculation(self) -> dict[str, Any]:
-        """Return whether drafts are made, why or why not, and by whom, as plain JSON values."""
-        drafters = None if self.drafters is None else list(self.drafters)
-        return {"on": self.speculation_on, "reason": self.speculation_reason, "drafters": drafters}
 
 
 class RunningReply:

@@ -36,7 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": BASE | {"protocols", "config", "sampling", "verify", "prefixes"},
     "accounting": {"types"},
     "grammar": BASE | {"protocols", "text"},
-    "generation": BASE | {"engine", "text", "accounting", "config", "grammar"},
+    "replies": {"accounting", "types"},
+    "generation": BASE | {"engine", "text", "accounting", "config", "grammar", "replies"},
     "calibration": BASE | {"protocols", "config", "accounting", "backends"},
 }
 MAY_IMPORT["build"] = {*MAY_IMPORT, "protocols"} - {"build"}
