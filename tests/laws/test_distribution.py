@@ -7,6 +7,7 @@ mutant that must fail at the same level.
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from pilotfish.backends.scripted import ScriptedModel
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.none import NoDrafter
 from pilotfish.drafters.prediction import PredictionDrafter
-from pilotfish.sampling import row_law
+from pilotfish.sampling import Stream, row_law
 from pilotfish.types import Distribution, DraftWish, Proposal, SamplingSettings
 from support.drafters import random_tokens
 from support.engines import finish, scripted_engine
@@ -137,6 +138,38 @@ def test_the_check_rejects_a_law_the_token_was_not_drawn_from() -> None:
     mutant = SoftLawDrafter(draft, vocab_size=4, min_survival=0.0)
     settings = SamplingSettings(temperature=1.0, top_k=2)
     assert p_value(engine_with(mutant), settings, runs=900) < ALARM
+
+
+# of a first token: what is left after a rejection are three tokens, each with another share of
+# what the draft gave it, so that a second look at the draft's noise shows
+SKEWED_TARGET = (0.1, 0.5, 0.03, 0.37)
+SKEWED_DRAFT = (0.08, 0.29, 0.62, 0.01)
+
+
+def p_value_of_corrections(runs: int = 2_000) -> float:
+    rows = [np.log(np.array(law, dtype=np.float32)) for law in (SKEWED_TARGET, SKEWED_DRAFT)]
+    target, draft = (
+        ScriptedModel(lambda prefix, row=row: row, vocab_size=4, max_sessions=10**9) for row in rows
+    )
+    drafter = ModelDrafter(draft, vocab_size=4, min_survival=0.0)
+    engine = scripted_engine(target=target, drafter=drafter, num_drafts=1, verify_rule="token")
+    settings, counts = SamplingSettings(temperature=1.0), np.zeros(4)
+    for seed in range(runs):
+        session = finish(engine, (0,), settings=settings, seed=seed, max_tokens=2)
+        counts[session.output_ids[0]] += 1
+    return float(stats.chisquare(counts, np.array(SKEWED_TARGET) * runs).pvalue)
+
+
+def test_a_correction_does_not_depend_on_how_the_draft_was_drawn() -> None:
+    assert p_value_of_corrections() > ALARM
+
+
+def test_the_check_rejects_a_correction_with_the_noise_of_the_draft(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams = {stream.name: stream for stream in Stream} | {"CORRECTION": Stream.DRAFT}
+    monkeypatch.setattr("pilotfish.engine.session.Stream", SimpleNamespace(**streams))
+    assert p_value_of_corrections() < ALARM
 
 
 def test_filtered_tokens_never_occur_at_any_kind_of_position() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -30,20 +31,26 @@ from pilotfish.sampling import (
 from pilotfish.types import Distribution, SamplingSettings
 
 
-def slow_law(row: np.ndarray, options: SamplingSettings) -> dict[int, float]:
-    """The filters, one at a time, on the whole sorted vocabulary."""
+def slow_law(row: np.ndarray, options: SamplingSettings) -> tuple[dict[int, float], bool]:
+    """Return the law of the filters, one at a time, on the whole sorted vocabulary, and whether
+    every border is clear: no token stands so near to it that rounding decides."""
     logits = row.astype(np.float64) / options.temperature
     order = sorted(range(len(row)), key=lambda i: (-logits[i], i))
     if options.top_k:
         order = order[: options.top_k]
     weights = np.exp(logits[order] - logits[order[0]])
     probs = weights / weights.sum()
+    is_clear = True
     if options.top_p < 1:
-        keep = int((np.cumsum(probs) < options.top_p * (1 - 1e-12)).sum()) + 1
+        sums = np.cumsum(probs)
+        is_clear = bool((np.abs(sums - options.top_p) > 1e-6).all())
+        keep = int((sums < options.top_p).sum()) + 1
         order, probs = order[:keep], probs[:keep]
-    keep = max(1, int((probs >= options.min_p * probs[0]).sum()))
+    shares = probs / probs[0]
+    is_clear = is_clear and bool((np.abs(shares[1:] - options.min_p) > 1e-12).all())
+    keep = max(1, int((shares >= options.min_p).sum()))
     order, probs = order[:keep], probs[:keep] / probs[:keep].sum()
-    return dict(zip(order, probs.tolist(), strict=True))
+    return dict(zip(order, probs.tolist(), strict=True)), is_clear
 
 
 @settings(max_examples=120, deadline=None)
@@ -61,12 +68,65 @@ def test_filters_equal_the_slow_reference(seed, size, temperature, top_k, top_p,
     if rounded:  # many ties
         row = np.round(row).astype(np.float32)
     options = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    law, slow = row_law(row, options), slow_law(row, options)
-    # float32 sums may put the border of the nucleus one token apart, never more
-    assert abs(len(law.ids) - len(slow)) <= 1
-    if law.ids.tolist() == sorted(slow):
+    law, (slow, is_clear) = row_law(row, options), slow_law(row, options)
+    if is_clear:
+        assert law.ids.tolist() == sorted(slow)
         np.testing.assert_allclose(law.probs, [slow[i] for i in law.ids], rtol=1e-6)
+    else:
+        assert abs(len(law.ids) - len(slow)) <= 1
     assert law.probs.sum() == pytest.approx(1.0)
+
+
+def kept(row: list[float], **filters: float) -> list[int]:
+    options = SamplingSettings(temperature=1.0, **filters)  # type: ignore[arg-type]
+    return row_law(np.array(row, dtype=np.float32), options).ids.tolist()
+
+
+def test_top_p_keeps_the_fewest_tokens_that_reach_it() -> None:
+    # in shares of the whole: 1/2, 1/4, 1/8, 1/16, 1/16
+    row = [math.log(share) for share in (1, 8, 2, 1, 4)]
+    for top_p, ids in (
+        (0.01, [1]),
+        (0.49, [1]),
+        (0.51, [1, 4]),
+        (0.74, [1, 4]),
+        (0.76, [1, 2, 4]),
+        (0.87, [1, 2, 4]),
+        # of equals, the lowest id
+        (0.88, [0, 1, 2, 4]),
+        (0.93, [0, 1, 2, 4]),
+        (0.94, [0, 1, 2, 3, 4]),
+        (0.999, [0, 1, 2, 3, 4]),
+    ):
+        assert kept(row, top_p=top_p) == ids, top_p
+    # equal logits have no rounding: a sum that is reached exactly is enough
+    assert kept([0.0, 0.0, 0.0, 0.0], top_p=0.5) == [0, 1]
+    assert kept([0.0, 0.0, 0.0, 0.0], top_p=0.51) == [0, 1, 2]
+
+
+def test_top_k_keeps_the_lowest_ids_among_equals() -> None:
+    row = [1.0, 3.0, 2.0, 3.0, 2.0, 2.0]
+    expected = [[1], [1, 3], [1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]]
+    for top_k, ids in enumerate(expected, start=1):
+        assert kept(row, top_k=top_k) == ids
+        row_array = np.array(row, dtype=np.float32)
+        top = token_logprobs(row_array, 0, top_k).top
+        assert sorted(token for token, _ in top) == ids
+    assert kept([0.0] * 9, top_k=4) == [0, 1, 2, 3]
+
+
+def test_min_p_keeps_what_reaches_its_part_of_the_largest() -> None:
+    row = [math.log(share) for share in (1, 8, 2, 1, 4)]
+    for min_p, ids in (
+        (0.12, [0, 1, 2, 3, 4]),
+        (0.13, [1, 2, 4]),
+        (0.24, [1, 2, 4]),
+        (0.26, [1, 4]),
+        (0.51, [1]),
+        (1.0, [1]),
+    ):
+        assert kept(row, min_p=min_p) == ids, min_p
+    assert kept([0.0, 0.0, -1.0], min_p=1.0) == [0, 1]
 
 
 @pytest.mark.parametrize("size", [50, 5_000, 60_000])

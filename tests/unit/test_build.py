@@ -10,7 +10,7 @@ import pytest
 from pilotfish import build
 from pilotfish.backends import native
 from pilotfish.backends.native import NativeModel
-from pilotfish.build import DEFAULTS, choose_backend, load_engine
+from pilotfish.build import DEFAULTS, choose_backend, load_engine, load_pair
 from pilotfish.config import EngineConfig, ModelConfig, SpeculationConfig
 from pilotfish.errors import ConfigError, MissingExtra, ModelError, StrictUnavailable
 from pilotfish.generation import TextEngine
@@ -132,6 +132,35 @@ def test_a_cache_type_of_llama_runs_there(tmp_path: Path) -> None:
 def test_a_cache_type_of_llama_is_refused_on_native(tiny_path: Path) -> None:
     with pytest.raises(ConfigError, match="cache_type of the native backend"):
         engine_of(one(tiny_path, backend="native", cache_type="q8_0"))
+
+
+SIDE = {"threads": 1, "cache_type": "f32", "context_size": 64}
+OTHER_SIDE = {"threads": 2, "cache_type": "f16", "context_size": 32}
+
+
+@pytest.mark.parametrize("backend", DEFAULTS)
+@pytest.mark.parametrize("name", SIDE)
+def test_each_side_of_a_pair_is_loaded_with_its_own_options(
+    tiny_path: Path, backend: str, name: str
+) -> None:
+    own = {"target": SIDE, "draft": SIDE | {name: OTHER_SIDE[name]}}
+    sides = {
+        role: ModelConfig(reference=str(tiny_path), backend=backend, **options)
+        for role, options in own.items()
+    }
+    pair = load_pair(EngineConfig(**sides))
+    try:
+        for role, options in own.items():
+            loaded = getattr(pair, role)
+            facts = loaded.facts
+            assert (facts.threads, facts.context_size) == (
+                options["threads"],
+                options["context_size"],
+            )
+            used = loaded._options if backend == "native" else loaded._context.options
+            assert used.cache_type == options["cache_type"]
+    finally:
+        pair.close()
 
 
 @pytest.mark.parametrize("backend", DEFAULTS)

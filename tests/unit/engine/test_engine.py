@@ -129,6 +129,42 @@ def test_a_controller_that_fails_costs_drafts_and_no_reply(controller: FailingCo
         assert not session.records[-1].num_drafted
 
 
+@pytest.mark.parametrize(
+    ("proposed", "ends", "emitted", "accepted"),
+    [
+        # the reply is 5 6 7 8 9: an end token in the middle, at the end, and as the bonus
+        ([5, 6, 7, 8, 9], {7}, [5, 6, 7], 3),
+        ([5, 6, 7, 8, 9], {5}, [5], 1),
+        ([5, 6, 7, 8, 9], {9}, [5, 6, 7, 8, 9], 5),
+        ([5, 6], {7}, [5, 6, 7], 2),
+        # a difference before the end token, and at it
+        ([5, 0, 7], {7}, [5, 6], 1),
+        ([5, 6, 0, 8], {7}, [5, 6, 7], 2),
+        ([], {5}, [5], 0),
+    ],
+)
+def test_a_record_counts_what_was_drafted_accepted_and_emitted(
+    proposed: list[int], ends: set[int], emitted: list[int], accepted: int
+) -> None:
+    def reply(prefix: tuple[int, ...]) -> Any:
+        return np.eye(VOCAB, dtype=np.float32)[min(len(prefix) + 2, VOCAB - 1)]
+
+    target = ScriptedModel(reply, vocab_size=VOCAB)
+    drafter = FunctionDrafter(lambda view, budget: proposed)
+    engine = scripted_engine(target=target, drafter=drafter, num_drafts=5)
+    session = engine.start((1, 2, 3), max_tokens=20, end_ids=frozenset(ends))
+    (record,) = engine.step([session])
+    assert session.output_ids == emitted
+    assert record.num_drafted == len(proposed)
+    assert record.num_accepted == accepted
+    assert record.num_emitted == len(emitted)
+    assert record.source == ("model" if proposed else "none")
+    origins = [token.origin for token in session.emitted]
+    assert origins == ["model"] * accepted + ["target"] * (len(emitted) - accepted)
+    assert session.done == (emitted[-1] in ends)
+    engine.finish(session)
+
+
 def test_budgets_below_zero_are_none_at_all() -> None:
     controller = FailingController("draft_budgets", [-1, -1])
     target = ScriptedModel(random_logits(VOCAB), vocab_size=VOCAB)

@@ -72,6 +72,24 @@ def test_a_stream_says_what_the_whole_reply_says(app: FastAPI) -> None:
     assert "�" not in json.dumps(documents)
 
 
+@pytest.mark.parametrize("path", [CHAT, COMPLETION])
+def test_a_stream_counts_tokens_and_not_the_pieces_they_come_in(path: str) -> None:
+    text = "one two one two one two"
+    body = chat(text) if path == CHAT else {"prompt": f"{text}|", "temperature": 0}
+    body |= {"max_tokens": 100, "stream_options": {"include_usage": True}}
+    with served(parrot_engine(drafter=knowing([*text.encode(), 257]), num_drafts=4)) as app:
+        *parts, last = stream(app, path, **body)
+        with_text = [one for one in choices_of(parts) if (one.get("text") or said_by(one))]
+        # five tokens a round come as one piece
+        assert len(with_text) <= 1 + len(text) // 5
+        assert last["usage"]["completion_tokens"] == len(text) + 1
+        assert last["usage"] == post(app, path, **body | {"stream_options": None})["usage"]
+
+
+def said_by(choice: dict[str, Any]) -> str:
+    return (choice.get("delta") or {}).get("content") or ""
+
+
 def test_a_stream_without_usage_has_none(app: FastAPI) -> None:
     assert all("usage" not in one for one in stream(app, CHAT, **chat("hi")))
     off = chat("hi", stream_options={"include_usage": False})
