@@ -254,9 +254,9 @@ class Request:
     reply, a rule that is given the text as each token adds to it and says when it is complete.
     `template_options` are values for what else the chat template reads, such as `enable_thinking`.
     Where the final message is one of the assistant the reply continues it, unless
-    `continue_final_message` is False.
-    `prediction` is what the reply is expected to be like, text or token ids: where it is right the
-    reply comes sooner.
+    `continue_final_message` is False. `prediction` is what the reply is expected to be like, text
+    or token ids: where it is right the reply comes sooner. `shown_tokens` are texts of control
+    tokens that stand in the reply's text.
     """
 
     max_tokens: int | None = DEFAULT_MAX_TOKENS
@@ -268,6 +268,7 @@ class Request:
     num_speculative_tokens: int | None = None
     json_schema: Mapping[str, Any] | bool | None = None
     end_rule: Callable[[], EndRule] = no_end_rule
+    shown_tokens: tuple[str, ...] = ()
     template_options: Mapping[str, Any] = field(default_factory=dict)
     continue_final_message: bool | None = None
     prediction: str | tuple[int, ...] | None = None

@@ -246,6 +246,7 @@ class TextEngine:
             self.tokenizer,
             stop=request.stop,
             min_tokens=request.settings.min_tokens,
+            shown_tokens=request.shown_tokens,
             is_complete=request.end_rule(),
         )
         session = self.engine.open(

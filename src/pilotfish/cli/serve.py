@@ -98,6 +98,15 @@ class ServeOptions:
         list[str] | None,
         option("--template-option", panel=_SERVER, metavar="NAME=VALUE", about=ABOUT),
     ] = None
+    reasoning_format: Annotated[
+        str | None,
+        option(
+            "--reasoning-format",
+            panel=_SERVER,
+            metavar="NAME",
+            about="auto: what the model thinks is apart, in reasoning_content; none: it is not.",
+        ),
+    ] = None
     log_prompts: Annotated[
         bool,
         option("--log-prompts", panel=_SERVER, about="Write prompts to the log, too."),
@@ -176,6 +185,7 @@ class ServeOptions:
             "max_body_bytes": as_number(self.max_body_bytes),
             "drain_seconds": as_number(self.drain_seconds),
             "log_prompts": self.log_prompts,
+            "reasoning_format": self.reasoning_format,
             "template_options": parse_template_options(self.template_option or ()),
             "cors_origins": tuple(self.cors_origin or ()),
             "allowed_hosts": tuple(self.allowed_host or ()),

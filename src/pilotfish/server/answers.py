@@ -65,6 +65,7 @@ class MessageAnswer(_Open):
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning_content: str | None = None
     tool_calls: list[ToolCallAnswer] = []
 
 

@@ -22,7 +22,7 @@ from pilotfish.server.schema import (
     SaidContent,
     ToolCall,
 )
-from pilotfish.server.tools import first_call_rule, writes_calls
+from pilotfish.server.tools import CLOSING, OPENING, first_call_rule, writes_calls
 from pilotfish.text import (
     ChatPrompt,
     Tokenizer,
@@ -86,6 +86,8 @@ def chat_requests(body: ChatRequest) -> list[Request]:
             message = "response_format would leave no room for tool calls (leave one of both out)"
             raise ApiError(400, message, param="response_format", code="invalid_value")
         options["json_schema"] = schema
+    if uses_tools(body):
+        options["shown_tokens"] = (OPENING, CLOSING)
     if uses_tools(body) and body.parallel_tool_calls is False:
         options["end_rule"] = first_call_rule
     return choice_requests(body, options)
@@ -164,6 +166,7 @@ def _template_options(body: ChatRequest, tokenizer: Tokenizer) -> dict[str, Any]
     options = body.chat_template_kwargs or {}
     with naming("chat_template_kwargs", ConfigError):
         unknown = unknown_template_options(options, tokenizer)
+    body.ignore("chat_template_kwargs", unknown)
     return {name: value for name, value in options.items() if name not in unknown}
 
 
@@ -173,6 +176,8 @@ def _template_message(message: Message, index: int) -> dict[str, Any]:
     result: dict[str, Any] = {"role": message.role, "content": _text(message.content)}
     if message.name is not None:
         result["name"] = message.name
+    if isinstance(message, AssistantMessage) and isinstance(message.reasoning_content, str):
+        result["reasoning_content"] = message.reasoning_content
     if isinstance(message, AssistantMessage) and message.tool_calls:
         result["tool_calls"] = [
             _template_call(call, f"messages[{index}].tool_calls[{number}].function.arguments")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from pilotfish.generation import Piece, Reply
 from pilotfish.server.tokens import CompletionLogprobs, TokenReport, chat_logprobs
 from pilotfish.server.tools import Call, CallFinder
-from pilotfish.text import TokenTexts
+from pilotfish.text import ReasoningSplitter, TokenTexts
 from pilotfish.types import EmittedToken
 
 Document = dict[str, Any]
@@ -32,7 +32,7 @@ class Choice(Protocol):
 
 class ChatChoice:
     """A choice of a chat: a message, with calls of the functions `tools` where there are some, or
-    with one of them at most."""
+    with one of them at most, and with its reasoning apart where there is a splitter."""
 
     def __init__(
         self,
@@ -43,12 +43,14 @@ class ChatChoice:
         report: bool,
         tools: Collection[str] = (),
         only_first: bool = False,
+        reasoning: ReasoningSplitter | None = None,
     ) -> None:
         self._index = index
         self._texts = texts
         self._wants_logprobs = logprobs
         self._report = TokenReport(texts) if report else None
         self._finder = CallFinder(tools, only_first=only_first) if tools else None
+        self._reasoning = reasoning
         self._num_calls = 0
 
     def opening(self) -> Document:
@@ -57,8 +59,10 @@ class ChatChoice:
 
     def add(self, piece: Piece) -> list[Document]:
         """Return a part for the text, with the figures of its tokens, and one for each call."""
-        found = self._finder.feed(piece.text) if self._finder else [piece.text]
-        parts = [self._part(self._delta(part)) for part in found if part]
+        thought, text = self._reasoning.feed(piece.text) if self._reasoning else ("", piece.text)
+        parts = [self._part({"reasoning_content": thought})] if thought else []
+        found = self._finder.feed(text) if self._finder else [text]
+        parts += [self._part(self._delta(part)) for part in found if part]
         figures = self._figures(piece.tokens)
         if figures:
             parts = parts or [self._part({"content": ""})]
@@ -67,20 +71,29 @@ class ChatChoice:
 
     def end(self, reply: Reply) -> list[Document]:
         """Return what was held back, and the part that says why it ended."""
-        rest = self._finder.finish() if self._finder else []
-        parts = [self._part(self._delta(part)) for part in rest]
+        thought, text = self._reasoning.finish() if self._reasoning else ("", "")
+        parts = [self._part({"reasoning_content": thought})] if thought else []
+        rest: list[str | Call] = [text]
+        if self._finder is not None:
+            rest = [*self._finder.feed(text), *self._finder.finish()]
+        parts += [self._part(self._delta(part)) for part in rest if part]
         return [*parts, {**self._part({}), "finish_reason": self._reason(reply)}]
 
     def whole(self, reply: Reply) -> Document:
         """Return the message and why it ended."""
-        found: list[str | Call] = [reply.text]
+        thought, text = "", reply.text
+        if self._reasoning is not None:
+            thought, text = self._reasoning.whole(text)
+        found: list[str | Call] = [text]
         if self._finder is not None:
-            found = [*self._finder.feed(reply.text), *self._finder.finish()]
+            found = [*self._finder.feed(text), *self._finder.finish()]
         text = "".join(part for part in found if isinstance(part, str))
         calls = [part.to_dict() for part in found if isinstance(part, Call)]
         message: Document = {"role": "assistant", "content": text, "refusal": None}
         if calls:
             message |= {"content": text or None, "tool_calls": calls}
+        if thought:
+            message["reasoning_content"] = thought
         logprobs = chat_logprobs(reply.tokens, self._texts) if self._wants_logprobs else None
         return {
             "index": self._index,

@@ -12,6 +12,7 @@ from pilotfish.server.origins import is_origin
 from pilotfish.types import require, require_in_range
 
 DEFAULT_PORT = 8000
+REASONING_FORMATS = ("auto", "none")
 DEFAULT_BODY_BYTES = 4 * 1024 * 1024
 MOST_PORTS = 65_535
 _NAME = re.compile(r"(?:\*\.)?[\w-]+(?:\.[\w-]+)*")
@@ -30,6 +31,7 @@ class ServerOptions:
     log_prompts       whether prompts may be written to the log
     drain_seconds     how long running replies may go on once the server is told to stop
     model_name        what the model is called in the API
+    reasoning_format  "auto" gives reasoning a field of its own, "none" leaves it in the content
     template_options  what the chat template is told where a request does not say otherwise
     """
 
@@ -42,6 +44,7 @@ class ServerOptions:
     log_prompts: bool = False
     drain_seconds: float = 30.0
     model_name: str = "pilotfish"
+    reasoning_format: str = "auto"
     template_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -64,6 +67,10 @@ class ServerOptions:
         require_in_range("max_body_bytes", self.max_body_bytes, wanted, low=1, whole=True)
         wanted = "a finite number, 0 or more"
         require_in_range("drain_seconds", self.drain_seconds, wanted, low=0)
+
+        formats = REASONING_FORMATS
+        wanted = "one of " + ", ".join(formats)
+        require(self.reasoning_format in formats, "reasoning_format", self.reasoning_format, wanted)
 
     @property
     def is_local(self) -> bool:

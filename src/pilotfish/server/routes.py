@@ -28,6 +28,7 @@ from pilotfish.server.body import parsed, read_body, validated
 from pilotfish.server.choices import ChatChoice, CompletionChoice
 from pilotfish.server.description import reply_route, responses
 from pilotfish.server.errors import ApiError, json_response, naming
+from pilotfish.server.reasoning import Reasoning, showing
 from pilotfish.server.replying import Asked, respond
 from pilotfish.server.schema import ChatRequest, CompletionRequest, ReplyRequest
 from pilotfish.server.serving import Serving
@@ -99,6 +100,12 @@ def chat_asked(serving: Serving, data: bytes) -> Asked:
     with naming("response_format", ConfigError):
         grammar = serving.engine.prepare_grammar(requests[0])
     prompt = asked_chat_prompt(body, serving.engine.tokenizer, serving.options.template_options)
+    requests = showing(requests, serving.reasoning_marks)
+    reasoning = None
+    # what keeps to a grammar does so from its first letter on
+    if grammar is None and splits_reasoning(serving, body) and serving.reasoning_marks:
+        reasoning = Reasoning(serving.reasoning_marks, prompt)
+        requests = reasoning.requests(requests)
     choices = [
         ChatChoice(
             index,
@@ -107,6 +114,7 @@ def chat_asked(serving: Serving, data: bytes) -> Asked:
             report=reports(body),
             tools=tool_names(body),
             only_first=body.parallel_tool_calls is False,
+            reasoning=reasoning.splitter() if reasoning else None,
         )
         for index in range(len(requests))
     ]
@@ -154,6 +162,11 @@ def asked(body: ReplyRequest, **parts: Any) -> Asked:
 def reports(body: ReplyRequest) -> bool:
     """Return whether figures of drafting are asked for."""
     return body.speculation is not None and body.speculation.report
+
+
+def splits_reasoning(serving: Serving, body: ChatRequest) -> bool:
+    """Return whether what the model thinks is to have a field of its own."""
+    return (body.reasoning_format or serving.options.reasoning_format) != "none"
 
 
 def model(serving: Serving) -> dict[str, Any]:

@@ -6,6 +6,7 @@ has the tables); what would change the reply and cannot be done is refused by na
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -140,12 +141,13 @@ class UserMessage(_Message):
 
 
 class AssistantMessage(_Message):
-    """What the model said before."""
+    """What the model said before; its reasoning is the chat template's to write or leave out."""
 
     role: Literal["assistant"]
     content: SaidContent | None = None
     tool_calls: Annotated[list[ToolCall], FIRST_FAILURE] | None = None
     name: str | None = None
+    reasoning_content: Any = None
 
 
 class ToolMessage(_Message):
@@ -298,6 +300,10 @@ class ReplyRequest(StrictObject):
             self._ignored.add("", ["stream_options"])  # a whole reply has its usage anyway
         return self
 
+    def ignore(self, place: str, names: Iterable[str]) -> None:
+        """Take note of fields that turn out to change nothing."""
+        self._ignored.add(place, names)
+
     @property
     def ignored(self) -> str:
         """Return the names of the fields that were ignored, in one line."""
@@ -317,6 +323,7 @@ class ChatRequest(ReplyRequest):
     tools: Annotated[list[Tool], FIRST_FAILURE] | None = None
     tool_choice: Annotated[str | dict[str, Any] | None, Field(description="auto or none")] = None
     parallel_tool_calls: bool | None = None
+    reasoning_format: Literal["auto", "deepseek", "none"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None

@@ -14,7 +14,7 @@ from pilotfish import __version__
 from pilotfish.server.errors import ApiError
 from pilotfish.server.options import ServerOptions
 from pilotfish.server.service import Service
-from pilotfish.text import TokenTexts
+from pilotfish.text import ReasoningMarks, TokenTexts, reasoning_marks
 
 
 class Serving:
@@ -31,6 +31,11 @@ class Serving:
     def model_name(self) -> str:
         """Return what the model is called."""
         return self.options.model_name
+
+    @cached_property
+    def reasoning_marks(self) -> ReasoningMarks | None:
+        """Return the marks around what the model thinks, or None where it has none."""
+        return reasoning_marks(self.engine.tokenizer)
 
     @cached_property
     def fingerprint(self) -> str:

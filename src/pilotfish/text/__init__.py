@@ -11,6 +11,7 @@ from pilotfish.text.prompt import (
     raw_prompt_ids,
     unknown_template_options,
 )
+from pilotfish.text.reasoning import ReasoningMarks, ReasoningSplitter, reasoning_marks
 from pilotfish.text.reply import Detokenizer, ReplyText
 from pilotfish.text.stops import StopFinder
 from pilotfish.text.tokenizer import Tokenizer
@@ -19,6 +20,8 @@ from pilotfish.text.tokens import TokenTexts
 __all__ = [
     "ChatPrompt",
     "Detokenizer",
+    "ReasoningMarks",
+    "ReasoningSplitter",
     "ReplyText",
     "StopFinder",
     "TokenTexts",
@@ -27,5 +30,6 @@ __all__ = [
     "check_template_options",
     "prediction_ids",
     "raw_prompt_ids",
+    "reasoning_marks",
     "unknown_template_options",
 ]

@@ -39,8 +39,9 @@ class ReplyText:
 
     A control token leaves no text, and ends the reply where a stop string names it. `min_tokens`
     is how many tokens the reply has at least: a stop string completed by an earlier token is
-    ordinary text. `is_complete` is a further rule: it is given the text as each token adds to it,
-    and says whether that is all.
+    ordinary text. `shown_tokens` are texts of control tokens that do leave text: whoever reads the
+    reply looks for them. `is_complete` is a further rule: it is given the text as each token adds
+    to it, and says whether that is all.
     """
 
     def __init__(
@@ -49,13 +50,18 @@ class ReplyText:
         *,
         stop: str | Sequence[str] = (),
         min_tokens: int = 0,
+        shown_tokens: Sequence[str] = (),
         is_complete: Callable[[str], bool] = lambda text: False,
     ) -> None:
         if min_tokens < 0:
             raise ConfigError(f"min_tokens must be 0 or more, got {min_tokens!r}")
         self._tokenizer = tokenizer
         self._detokenizer = Detokenizer()
+        shown = named_control_tokens(shown_tokens, tokenizer) if shown_tokens else {}
+        self._shown = {token_id: text.encode() for token_id, text in shown.items()}
         self._named = named_control_tokens(stop, tokenizer) if stop else {}
+        for token_id in self._shown:
+            self._named.pop(token_id, None)  # in the text a stop string finds it, too
         self._finder = StopFinder(stop, self._named.values())
         self._min_tokens = min_tokens
         self._is_complete = is_complete
@@ -88,7 +94,8 @@ class ReplyText:
         if (name := self._named.get(token_id)) is not None:
             shown = self._finder.feed_control(name, may_stop=may_stop)
         else:
-            piece = self._detokenizer.feed(self._tokenizer.token_bytes(token_id))
+            data = self._shown.get(token_id) or self._tokenizer.token_bytes(token_id)
+            piece = self._detokenizer.feed(data)
             shown = self._finder.feed(piece, may_stop=may_stop)
         self._ready.append(shown)
         is_complete = self._is_complete(shown)

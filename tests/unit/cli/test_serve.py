@@ -32,6 +32,7 @@ BAD_VALUES = [
     *[("--api-key", value) for value in ("", "  ", "ü")],
     *[("--host", value) for value in ("", "no.such.host.invalid", "300.1.1.1")],
     ("--model-name", ""),
+    ("--reasoning-format", "deep"),
 ]
 
 

@@ -45,6 +45,9 @@ def test_a_request_tells_the_template_more_than_the_server_does(app: FastAPI) ->
         ({"thinking_budget": 0, "enable_thinking": 1}, "plain 1"),
     ):
         assert said(post(app, CHAT, **body(chat_template_kwargs=options))) == expected
+    others = body(chat_template_kwargs={"thinking_budget": 0, "style": "x"})
+    answer = ask(app, "POST", CHAT, json=others)
+    assert answer.headers["Pilotfish-Ignored-Fields"] == "chat_template_kwargs.thinking_budget"
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "bos_token", "add_generation_prompt"])

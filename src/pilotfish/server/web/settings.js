@@ -24,6 +24,8 @@ export function requestFor(messages, model) {
     messages: system ? [{ role: "system", content: system }, ...messages] : messages,
     seed: Math.floor(Math.random() * SEEDS),
     speculation: { drafter: byId("drafter").value, report: true },
+    // what a model thinks is painted like all it says
+    reasoning_format: "none",
   };
   for (const [id, name] of Object.entries(NUMBERS)) {
     if (byId(id).value !== "") body[name] = Number(byId(id).value);
