@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Ask the real pair to rename a variable in a file: plainly, and with the file as the prediction.
 
-Every round asks for the same reply in each way, in turn, and what a round's plain reply took is held
+Every round asks for the same reply in each way, in turn, and what its plain reply took is held
 against the others of that round. Past replies are forgotten before each, since a copy of the last
 one would be drafted from it. Exit code 1 if a text differs from that of plain decoding.
 
@@ -142,7 +142,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.json:
         print(json.dumps({"rounds": arguments.rounds, "text": text, "ways": found}, indent=2))
     else:
-        print("                 tokens  /round  per s  ratio  of rounds        same  accepted/drafted")
+        print(
+            "                 tokens  /round  per s  ratio  of rounds        same  accepted/drafted"
+        )
         for way in WAYS:
             print(line(way, found[way]))
     return int(not all(one["same"] for one in found.values()))

@@ -33,6 +33,7 @@ ORIGIN_STYLES: Mapping[str, str] = {
     "suffix": "green",
     "ngram": "cyan",
     "model": "magenta",
+    "prediction": "bright_green",
     "forced": "blue",
 }
 _OTHER_ORIGIN = "yellow"

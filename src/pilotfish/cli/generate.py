@@ -26,7 +26,7 @@ from pilotfish.cli.console import (
     write,
 )
 from pilotfish.cli.options import EngineOptions, OutputOptions, ReplyOptions
-from pilotfish.cli.prompt_parts import read_prompt
+from pilotfish.cli.prompt_parts import Pipe, read_prediction, read_prompt
 from pilotfish.config import EngineConfig, RequestOptions
 from pilotfish.generation import Reply, ReplyStream, TextEngine
 
@@ -47,6 +47,15 @@ def generate(
             show_default=False,
         ),
     ] = None,
+    prediction: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prediction",
+            metavar="FILE",
+            help="What the reply will be like, to have it sooner; - is piped text; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     engine: EngineOptions,
     reply: ReplyOptions,
     output: OutputOptions,
@@ -54,18 +63,21 @@ def generate(
     """Complete one prompt; the text streams to stdout.
 
     The prompt is PROMPT, then each --file, then piped text, with blank lines between.
-    So: cat sum.py | pilotfish generate "Rename x to total"
+    So: cat sum.py | pilotfish generate "Rename x to total" --prediction -
     """
     config = engine.engine_config()
     options = reply.request_options()
-    text = read_prompt(prompt, file or (), raw=reply.raw)
+    pipe = Pipe()
+    text = read_prompt(prompt, file or (), raw=reply.raw, pipe=pipe)
+    if (predicted := read_prediction(prediction or (), pipe)) is not None:
+        options["prediction"] = predicted
     with loaded(config) as text_engine, notices_held():
         if output.json:
             print_json(text_engine.generate(text, **options).to_dict())
             return
         painting = painting_wanted(output.color)
         if painting:
-            talk().print(legend(possible_origins(config, reply)))
+            talk().print(legend(possible_origins(config, reply, is_predicted=bool(predicted))))
         with waiting("reading the prompt"):
             stream = text_engine.stream(text, **options)
         show_stream(stream, text_engine, painting=painting)
@@ -111,7 +123,9 @@ def print_stats(reply: Reply, *, sampled: bool) -> None:
         talk().print(line, style="dim", soft_wrap=True)
 
 
-def possible_origins(config: EngineConfig, reply: ReplyOptions) -> list[str]:
+def possible_origins(
+    config: EngineConfig, reply: ReplyOptions, *, is_predicted: bool = False
+) -> list[str]:
     """Return who can propose tokens under a configuration."""
     drafter = config.speculation.drafter
     if drafter == "none" or config.speculation.num_speculative_tokens == 0:
@@ -119,5 +133,6 @@ def possible_origins(config: EngineConfig, reply: ReplyOptions) -> list[str]:
     forced = [] if reply.json_schema is None else ["forced"]
     if drafter == "auto":
         model = [] if config.draft is None else ["model"]
-        return ["target", "suffix", *model, *forced]
+        prediction = ["prediction"] if is_predicted else []
+        return ["target", *prediction, "suffix", *model, *forced]
     return ["target", drafter, *forced]

@@ -19,6 +19,7 @@ from pilotfish.config import EngineConfig
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.drafters.none import NoDrafter
+from pilotfish.drafters.prediction import PredictionDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.engine.engine import Engine
 from pilotfish.errors import BackendError
@@ -59,9 +60,9 @@ class ScriptedProgram:
 
     def load_engine(self, config: EngineConfig, **_: Any) -> TextEngine:
         self.configs.append(config)
-        drafter = {"none": NoDrafter, "ngram": NgramDrafter}.get(
-            config.speculation.drafter, SuffixDrafter
-        )
+        drafter = {
+            "none": NoDrafter, "ngram": NgramDrafter, "prediction": PredictionDrafter
+        }.get(config.speculation.drafter, SuffixDrafter)  # fmt: skip
         model = ScriptedModel(
             self.logits,
             vocab_size=len(TOKENS),
