@@ -11,16 +11,16 @@ from typing import Any
 
 import httpx
 import numpy as np
-import uvicorn
 from fastapi import FastAPI
 
 from pilotfish.backends.scripted import ScriptedTokenizer, random_logits
 from pilotfish.generation import TextEngine
 from pilotfish.server.answers import ChatAnswer, CompletionAnswer
 from pilotfish.server.app import create_app
+from pilotfish.server.connections import Connections
 from pilotfish.server.metrics import ServerMetrics
 from pilotfish.server.options import ServerOptions
-from pilotfish.server.running import address_of, take_port
+from pilotfish.server.running import Server, address_of, take_port
 from pilotfish.server.service import Service, ServiceLimits
 from pilotfish.types import FloatArray
 from support.drafters import FunctionDrafter, oracle
@@ -127,12 +127,12 @@ class LiveServer:
         **limits: Any,
     ) -> None:
         self.service = Service(engine or parrot_engine(), ServiceLimits(**limits))
-        app = create_app(self.service, options or ServerOptions(model_name=MODEL))
-        self._socket = take_port(ServerOptions(port=0))
-        self._socket.listen()
-        self.url = address_of(self._socket)
-        config = uvicorn.Config(app, log_config=None, ws="none", lifespan="off")
-        self._server = uvicorn.Server(config)
+        options = options or ServerOptions(model_name=MODEL)
+        self.app = create_app(self.service, options)
+        self.socket = take_port(ServerOptions(port=0))
+        self.socket.listen()
+        self.url = address_of(self.socket)
+        self._server = Server(self.app, options)
         self._thread = threading.Thread(target=self._run)
         self.service.start()
         # the socket listens already: who connects before the loop runs waits
@@ -140,10 +140,15 @@ class LiveServer:
 
     def _run(self) -> None:
         async def run() -> None:
-            await self._server.serve(sockets=[self._socket])
+            await self._server.serve(sockets=[self.socket])
             await self.service.drain(0)
 
         asyncio.run(run())
+
+    @property
+    def connections(self) -> Connections:
+        """Return the connections that are open."""
+        return self._server.connections
 
     def close(self) -> None:
         """End the server."""

@@ -82,7 +82,35 @@ class ServeOptions:
             "--max-body-bytes",
             panel=_SERVER,
             metavar="N",
-            about="Largest request.  Default: 4194304.",
+            about="Largest request; all that are read at once: 16 of them.  Default: 4194304.",
+        ),
+    ] = None
+    max_connections: Annotated[
+        str | None,
+        option(
+            "--max-connections",
+            panel=_SERVER,
+            metavar="N",
+            about="Open at once; beyond, whoever sends nothing makes room.  Default: 512.",
+        ),
+    ] = None
+    client_seconds: Annotated[
+        str | None,
+        option(
+            "--client-seconds",
+            panel=_SERVER,
+            metavar="X",
+            about="Longest time for a client to send a request, or without taking in its answer.  "
+            "Default: 60.",
+        ),
+    ] = None
+    idle_seconds: Annotated[
+        str | None,
+        option(
+            "--idle-seconds",
+            panel=_SERVER,
+            metavar="X",
+            about="How long a connection may stay open without a request.  Default: 75.",
         ),
     ] = None
     model_name: Annotated[
@@ -183,6 +211,9 @@ class ServeOptions:
             "port": as_number(self.port),
             "api_key": os.environ.get(KEY_VARIABLE) if self.api_key is None else self.api_key,
             "max_body_bytes": as_number(self.max_body_bytes),
+            "max_connections": as_number(self.max_connections),
+            "client_seconds": as_number(self.client_seconds),
+            "idle_seconds": as_number(self.idle_seconds),
             "drain_seconds": as_number(self.drain_seconds),
             "log_prompts": self.log_prompts,
             "reasoning_format": self.reasoning_format,
@@ -222,6 +253,7 @@ def serve(*, engine: EngineOptions, server: ServeOptions) -> None:
     config = server.engine_config(engine)
     options = server.server_options(config.target.reference)
     limits = server.limits(config)
+    running.take_files(options)
     bound = running.take_port(options)  # before the models are loaded, which takes a while
     with bound:
         _warn(options)

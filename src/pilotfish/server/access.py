@@ -1,4 +1,4 @@
-"""Who gets in, and with how much: keys, host names, origins, the size of bodies, the access log.
+"""Who gets in: keys, host names, origins; and the access log.
 
 Open without a key are `/health`, and the page with its files, which hold no data: the page asks for
 the key and sends it with what it calls.
@@ -17,7 +17,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pilotfish.server.canonical import CanonicalRequest
-from pilotfish.server.errors import ApiError, api_error
+from pilotfish.server.connections import Turns
+from pilotfish.server.errors import ApiError
 from pilotfish.server.options import ServerOptions, is_loopback
 from pilotfish.server.origins import CrossOrigin
 
@@ -29,7 +30,6 @@ _OPEN_FOLDER = "/assets/"
 
 def guard(app: FastAPI, options: ServerOptions) -> None:
     """Put all checks around the app; the outermost is added last."""
-    app.add_middleware(BodyLimit, max_body_bytes=options.max_body_bytes)
     if options.api_key is not None:
         app.add_middleware(KeyCheck, api_key=options.api_key)
     app.add_middleware(CrossOrigin, origins=options.cors_origins)
@@ -37,6 +37,7 @@ def guard(app: FastAPI, options: ServerOptions) -> None:
         app.add_middleware(HostCheck, allowed_hosts=options.allowed_hosts)
     app.add_middleware(CanonicalRequest)
     app.add_middleware(AccessLog)
+    app.add_middleware(Turns)
 
 
 def note(scope: Scope, **facts: Any) -> None:
@@ -150,38 +151,3 @@ def _is_open(scope: Scope) -> bool:
     is_reading = scope["method"] in ("GET", "HEAD")
     path: str = scope["path"]
     return is_reading and (path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER))
-
-
-class BodyLimit:
-    """Refuses bodies that are too large: at once if they say so, else once they are."""
-
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
-        self._app = app
-        self._most = max_body_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and count what comes of its body."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        length = Headers(scope=scope).get("content-length", "")
-        if length.isdecimal() and int(length[:20]) > self._most:
-            await self._error().response(scope, receive, send)
-            return
-        num_bytes = 0
-
-        async def counted() -> Message:
-            nonlocal num_bytes
-            message = await receive()
-            num_bytes += len(message.get("body", b""))
-            if num_bytes > self._most:
-                raise self._error()
-            return message
-
-        try:
-            await self._app(scope, counted, send)
-        except ApiError as error:  # from where no route has caught it
-            await api_error(error).response(scope, receive, send)
-
-    def _error(self) -> ApiError:
-        return ApiError(413, f"the body has more than {self._most} bytes", code="body_too_large")

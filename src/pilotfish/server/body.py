@@ -1,4 +1,4 @@
-"""Reads request bodies: JSON as the standard has it, then the shape of the request."""
+"""Makes requests of bodies: JSON as the standard has it, then the shape of the request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect
 
 from pilotfish.server.complaints import described, joined
 from pilotfish.server.errors import ApiError
@@ -23,8 +22,8 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _TOO_DEEP = "the body is nested too deeply"
 
 
-async def read_body(request: Request) -> bytes:
-    """Return the bytes of a body that says it is JSON, and is not compressed."""
+def check_kind(request: Request) -> None:
+    """Raise ApiError unless a body says that it is JSON, and not compressed."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # pages of other sites can send any other type without asking the browser first
     if media_type != "application/json":
@@ -41,13 +40,9 @@ async def read_body(request: Request) -> bytes:
             code="unsupported_encoding",
             headers={"Accept-Encoding": "identity"},
         )
-    try:
-        return await request.body()
-    except ClientDisconnect as error:
-        raise ApiError(400, "the body is incomplete", code="invalid_json") from error
 
 
-def parsed(data: bytes) -> Any:
+def parsed(data: bytes | bytearray) -> Any:
     """Return the values of a JSON text. NaN, infinities and lone surrogates are none."""
     if not data.strip():
         raise ApiError(400, "the body is empty", code="invalid_json")

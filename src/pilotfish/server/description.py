@@ -17,12 +17,13 @@ _REFERENCE = "#/components/schemas/{model}"
 _MEANINGS = {
     400: "the request is wrong; param names the field",
     401: "the API key is missing or wrong",
-    403: "the Host header names another machine",
+    403: "the Host header names another machine, or the page is of another origin",
     404: "there is no such model",
+    408: "the body did not arrive in time",
     413: "the body is too large",
     415: "the body is not JSON",
     429: "too many requests wait; Retry-After says when to come back",
-    503: "the server is shutting down, or its model failed",
+    503: "the server is shutting down or too busy, or its model failed",
     504: "the request took too long",
 }
 _OF_REPLIES = tuple(_MEANINGS)

@@ -28,6 +28,9 @@ class ServerOptions:
     allowed_hosts     names that the server is called by, besides those of this machine;
                       "*.a.example" is every name below, "*" every name
     max_body_bytes    the largest request body
+    max_connections   how many may be open at once
+    client_seconds    how long a client may take to send a request, or take in nothing of an answer
+    idle_seconds      how long a connection may stay open without a request
     log_prompts       whether prompts may be written to the log
     drain_seconds     how long running replies may go on once the server is told to stop
     model_name        what the model is called in the API
@@ -41,6 +44,11 @@ class ServerOptions:
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     max_body_bytes: int = DEFAULT_BODY_BYTES
+    max_connections: int = 512
+    client_seconds: float = 60.0
+    # above what proxies and clients have, so that it is they who hang up: a request that meets a
+    # connection just being closed fails
+    idle_seconds: float = 75.0
     log_prompts: bool = False
     drain_seconds: float = 30.0
     model_name: str = "pilotfish"
@@ -64,7 +72,13 @@ class ServerOptions:
             wanted = "'*' or a host name without port, such as gpu.example.org or *.example.org"
             require(_is_host(name), "allowed_hosts", name, wanted)
         wanted = "a whole number above 0"
-        require_in_range("max_body_bytes", self.max_body_bytes, wanted, low=1, whole=True)
+        for name in ("max_body_bytes", "max_connections"):
+            require_in_range(name, getattr(self, name), wanted, low=1, whole=True)
+        for name in ("client_seconds", "idle_seconds"):
+            seconds = getattr(self, name)
+            wanted = "seconds above 0"
+            require_in_range(name, seconds, wanted, low=0)
+            require(seconds > 0, name, seconds, wanted)
         wanted = "a finite number, 0 or more"
         require_in_range("drain_seconds", self.drain_seconds, wanted, low=0)
 

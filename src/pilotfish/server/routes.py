@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -24,7 +25,7 @@ from pilotfish.server.asked import (
     completion_requests,
     tool_names,
 )
-from pilotfish.server.body import parsed, read_body, validated
+from pilotfish.server.body import check_kind, parsed, validated
 from pilotfish.server.choices import ChatChoice, CompletionChoice
 from pilotfish.server.description import reply_route, responses
 from pilotfish.server.errors import ApiError, json_response, naming
@@ -45,18 +46,15 @@ def make_router(serving: Serving) -> APIRouter:
     @router.post("/v1/chat/completions", **reply_route(ChatRequest, ChatAnswer))
     async def create_chat_completion(request: Request) -> Response:
         """Reply to a chat."""
-        data = await read_body(request)
         with naming("messages"):
-            # large bodies, prompts and schemas take a while; others are answered meanwhile
-            asked = await asyncio.to_thread(chat_asked, serving, data)
+            asked = await read_asked(request, serving, chat_asked)
             return await respond(request, serving, asked)
 
     @router.post("/v1/completions", **reply_route(CompletionRequest, CompletionAnswer))
     async def create_completion(request: Request) -> Response:
         """Complete one text or several."""
-        data = await read_body(request)
         with naming("prompt"):
-            asked = await asyncio.to_thread(completion_asked, serving, data)
+            asked = await read_asked(request, serving, completion_asked)
             return await respond(request, serving, asked)
 
     @router.get("/v1/models", responses=responses(ModelsAnswer))
@@ -81,7 +79,17 @@ def make_router(serving: Serving) -> APIRouter:
     return router
 
 
-def checked(serving: Serving, data: bytes, kind: type[T]) -> T:
+async def read_asked(
+    request: Request, serving: Serving, understand: Callable[[Serving, bytearray], Asked]
+) -> Asked:
+    """Return what a request asks of the service. Raises ConfigError or ApiError."""
+    check_kind(request)
+    async with serving.bodies.read(request) as data:
+        # large bodies, prompts and schemas take a while; others are answered meanwhile
+        return await asyncio.to_thread(understand, serving, data)
+
+
+def checked(serving: Serving, data: bytearray, kind: type[T]) -> T:
     """Return the request a body holds, for a model that is here; ApiError otherwise."""
     body = validated(parsed(data), kind)
     serving.check_model(body.model)
@@ -93,7 +101,7 @@ def checked(serving: Serving, data: bytes, kind: type[T]) -> T:
     return body
 
 
-def chat_asked(serving: Serving, data: bytes) -> Asked:
+def chat_asked(serving: Serving, data: bytearray) -> Asked:
     """Return what the body of a chat asks of the service. Raises ConfigError or ApiError."""
     body = checked(serving, data, ChatRequest)
     requests = chat_requests(body)
@@ -128,7 +136,7 @@ def chat_asked(serving: Serving, data: bytes) -> Asked:
     )
 
 
-def completion_asked(serving: Serving, data: bytes) -> Asked:
+def completion_asked(serving: Serving, data: bytearray) -> Asked:
     """Return what the body of a completion asks of the service. Raises ConfigError or ApiError."""
     body = checked(serving, data, CompletionRequest)
     requests = completion_requests(body)

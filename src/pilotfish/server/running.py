@@ -5,22 +5,43 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import uvicorn
+from fastapi import FastAPI
 
 from pilotfish.errors import ConfigError
 from pilotfish.generation import TextEngine
 from pilotfish.server.app import create_app
+from pilotfish.server.connections import Connections
 from pilotfish.server.metrics import ServerMetrics
 from pilotfish.server.options import ServerOptions
 from pilotfish.server.service import Service, ServiceLimits
 
 # for last bytes to reach clients once every reply has ended
 _FLUSH_SECONDS = 5
+# besides connections: models, libraries, pipes
+_OWN_FILES = 128
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def take_files(options: ServerOptions) -> None:
+    """Let this process open as many files as connections need. Raises ConfigError if it may not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = options.max_connections + _OWN_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise ConfigError(
+            f"--max-connections {options.max_connections} are too many: this process may open "
+            f"{hard} files",
+            hint=f"allow more with ulimit -n, or take {max(1, hard - _OWN_FILES)}",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def take_port(options: ServerOptions) -> socket.socket:
@@ -90,18 +111,7 @@ async def _serve(
 ) -> None:
     metrics = ServerMetrics()
     service = Service(engine, limits, watcher=metrics)
-    server = _Server(
-        uvicorn.Config(
-            create_app(service, options, metrics_of=metrics),
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=_FLUSH_SECONDS,
-        )
-    )
+    server = Server(create_app(service, options, metrics_of=metrics), options)
     try:
         bound.listen()
     except OSError as error:
@@ -130,9 +140,36 @@ async def _serve(
             loop.remove_signal_handler(number)
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without handlers of its own, which would end it before running replies have."""
+class Server(uvicorn.Server):
+    """uvicorn with our limits of connections, and without handlers of signals, which would end it
+    before running replies have."""
+
+    def __init__(self, app: FastAPI, options: ServerOptions) -> None:
+        self.connections = Connections(options)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=cast(Any, self.connections.protocol),
+                lifespan="off",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=cast(int, options.idle_seconds),
+                timeout_graceful_shutdown=_FLUSH_SECONDS,
+            )
+        )
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until it is told to exit."""
+        watching = asyncio.create_task(self.connections.watch())
+        try:
+            await super().serve(sockets)
+        finally:
+            watching.cancel()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
         yield

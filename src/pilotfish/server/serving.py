@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from pilotfish import __version__
+from pilotfish.server.bodies import Bodies
 from pilotfish.server.errors import ApiError
 from pilotfish.server.options import ServerOptions
 from pilotfish.server.service import Service
@@ -24,6 +25,7 @@ class Serving:
         self.service = service
         self.options = options
         self.engine = service.engine
+        self.bodies = Bodies(options)
         self.texts = TokenTexts(service.engine.tokenizer)
         self.started_at = int(time.time())
 

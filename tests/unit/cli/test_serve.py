@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pilotfish.cli import serve
+from pilotfish.errors import ConfigError
 from pilotfish.server import running
 from pilotfish.server.options import ServerOptions
 from pilotfish.server.service import ServiceLimits
@@ -25,6 +26,9 @@ BAD_VALUES = [
     *[("--max-sessions", value) for value in ("0", "-1", "1.5", "many")],
     *[("--max-waiting", value) for value in ("-1", "1.5", "many")],
     *[("--request-seconds", value) for value in ("-1", "nan", "inf", "long")],
+    *[("--max-connections", value) for value in ("0", "-1", "1.5", "all")],
+    *[("--client-seconds", value) for value in ("0", "-1", "nan", "inf", "long")],
+    *[("--idle-seconds", value) for value in ("0", "-1", "nan", "inf", "long")],
     *[("--kept-sequences", value) for value in ("-1", "1.5")],
     *[("--kept-tokens", value) for value in ("-1", "few")],
     *[("--cors-origin", value) for value in ("a.example", "https://a.example/", "")],
@@ -70,6 +74,21 @@ def test_small_answers_are_sent_at_once() -> None:
         assert bound.proto == socket.IPPROTO_TCP
 
 
+def test_files_are_allowed_for_as_many_connections_as_there_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = [(256, 1000)]
+    monkeypatch.setattr(running.resource, "getrlimit", lambda kind: limits[-1])
+    monkeypatch.setattr(running.resource, "setrlimit", lambda kind, pair: limits.append(pair))
+    running.take_files(ServerOptions(max_connections=100))
+    assert len(limits) == 1
+    running.take_files(ServerOptions(max_connections=500))
+    soft, hard = limits[-1]
+    assert (500 < soft <= 1000, hard) == (True, 1000)
+    with pytest.raises(ConfigError, match="--max-connections 1000 are too many"):
+        running.take_files(ServerOptions(max_connections=1000))
+
+
 Served = dict[str, Any]
 
 
@@ -91,7 +110,8 @@ def test_options_reach_the_server_and_the_engine(
 ) -> None:
     words = (
         "serve --host 127.0.0.1 --port 0 --api-key k --cors-origin https://a.example --cors-origin "
-        "* --allowed-host b.example --max-body-bytes 9 --log-prompts --drain-seconds 2.5 "
+        "* --allowed-host b.example --max-connections 7 --client-seconds 1.5 --idle-seconds 8 "
+        "--max-body-bytes 9 --log-prompts --drain-seconds 2.5 "
         "--max-sessions 3 --max-waiting 4 --request-seconds 0 --kept-sequences 5 --kept-tokens 6 "
         "--model-name m --drafter suffix"
     )
@@ -102,6 +122,9 @@ def test_options_reach_the_server_and_the_engine(
         cors_origins=("https://a.example", "*"),
         allowed_hosts=("b.example",),
         max_body_bytes=9,
+        max_connections=7,
+        client_seconds=1.5,
+        idle_seconds=8,
         log_prompts=True,
         drain_seconds=2.5,
         model_name="m",
@@ -124,6 +147,7 @@ def test_defaults_are_those_the_help_names(
     defaults = ServerOptions()
     for number in (
         *(defaults.port, defaults.max_body_bytes, int(defaults.drain_seconds)),
+        *(defaults.max_connections, int(defaults.client_seconds), int(defaults.idle_seconds)),
         *(served["limits"].max_waiting, int(served["limits"].request_seconds)),
         *(config.max_sessions, config.kept_sequences, config.kept_tokens),
     ):

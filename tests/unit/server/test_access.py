@@ -242,7 +242,9 @@ def test_a_client_that_leaves_ends_its_request(caplog: pytest.LogCaptureFixture)
         ("host", ""), ("port", -1), ("port", 65536), ("port", 1.5), ("api_key", ""),
         ("api_key", "  "), ("api_key", "ü"), ("cors_origins", ("a.example",)),
         ("cors_origins", ("https://a.example/",)), ("max_body_bytes", 0),
-        ("max_body_bytes", "many"), ("drain_seconds", -1), ("drain_seconds", float("inf")),
+        ("max_body_bytes", "many"), ("max_connections", 0), ("client_seconds", 0),
+        ("idle_seconds", 0), ("idle_seconds", -1), ("drain_seconds", -1),
+        ("drain_seconds", float("inf")),
         ("drain_seconds", float("nan")), ("model_name", ""),
     ],
 )  # fmt: skip
