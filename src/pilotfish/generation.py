@@ -15,7 +15,15 @@ from pilotfish.engine.session import Session
 from pilotfish.errors import ConfigError, PilotfishError, PromptError
 from pilotfish.grammar import Grammar, JsonGrammars
 from pilotfish.replies import Facts, Piece, Reply, Usage, logprobs_dict
-from pilotfish.text import ReplyText, Tokenizer, chat_prompt, prediction_ids, raw_prompt_ids
+from pilotfish.text import (
+    ReplyText,
+    Tokenizer,
+    as_messages,
+    as_prompts,
+    chat_prompt,
+    prediction_ids,
+    raw_prompt_ids,
+)
 from pilotfish.types import StopReason
 
 if TYPE_CHECKING:
@@ -158,11 +166,12 @@ class TextEngine:
         """Return the token ids of a prompt: chat messages, a user's text, or raw text."""
         if request.raw:
             if not isinstance(prompt, str):
-                raise PromptError("a raw prompt must be text", hint="leave --raw out for messages")
+                kind = type(prompt).__name__
+                raise PromptError(
+                    f"a raw prompt must be text, got {kind}", hint="leave raw out for messages"
+                )
             return raw_prompt_ids(prompt, self.tokenizer)
-        messages = (
-            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-        )
+        messages = as_messages(prompt)
         if request.system is not None:
             messages = [{"role": "system", "content": request.system}, *messages]
         return chat_prompt(
@@ -223,7 +232,7 @@ class TextEngine:
         request = Request.from_options(options)
         running: list[RunningReply] = []
         try:
-            for prompt in prompts:
+            for prompt in as_prompts(prompts):
                 running.append(self._start(self.prompt_ids(prompt, request), request))
             self.engine.run_together([each.session for each in running])
         finally:

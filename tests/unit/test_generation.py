@@ -419,6 +419,33 @@ def test_prompts_are_text_messages_or_raw_text() -> None:
         engine.prompt_ids([{"role": "user", "content": "Hi"}], Request(raw=True))
 
 
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [
+        *[(prompt, "text or a list of messages") for prompt in (None, 5, 1.5, True, object())],
+        ({"role": "user", "content": "Hi"}, "text or a list of messages, got dict"),
+        (b"Hi", "must be text, got bytes"),
+        ([], "messages is empty"),
+        *[(prompt, r"messages\[0\] needs a role") for prompt in ([1], ["Hi"], {1}, range(3))],
+    ],
+)
+def test_a_prompt_of_a_wrong_type_is_a_prompt_error(prompt: Any, told: str) -> None:
+    engine = text_engine(random_logits(258), words=tokenizer())
+    for ask in (engine.generate, engine.stream, lambda one: engine.generate_batch([one])):
+        with pytest.raises(PromptError, match=told):
+            ask(prompt)
+    if not isinstance(prompt, str):
+        with pytest.raises(PromptError, match="raw prompt must be text"):
+            engine.generate(prompt, raw=True)
+
+
+@pytest.mark.parametrize("prompts", ["Hi", b"Hi", None, 5, {"role": "user", "content": "Hi"}])
+def test_a_batch_of_what_is_no_list_is_a_prompt_error(prompts: Any) -> None:
+    engine = text_engine(random_logits(258), words=tokenizer())
+    with pytest.raises(PromptError, match="must be a list of prompts"):
+        engine.generate_batch(prompts)
+
+
 def test_a_prompt_too_long_for_the_context_names_both_numbers() -> None:
     engine = text_engine(random_logits(258), words=tokenizer(), context_size=8)
     with pytest.raises(ContextLengthExceeded, match=r"9 tokens.*8"):

@@ -544,6 +544,42 @@ def test_messages_that_are_no_chat_are_prompt_errors(messages, message):
         chat_prompt_ids(messages, tokenizer=BytesTokenizer())
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (None, r"messages\[0\] needs a role such as 'user', got NoneType"),
+        (b"x", "got bytes"),
+        ([{"role": "user", "content": "x"}], "got list"),
+        ({"role": 5, "content": "x"}, "got 5"),
+        ({"role": "user"}, r"messages\[0\] has no content"),
+        ({"role": "tool", "content": None}, "has no content"),
+        ({"role": "user", "content": b"x"}, "content must be text"),
+        ({"role": "user", "content": {"type": "text", "text": "x"}}, "content must be text"),
+        ({"role": "user", "content": "x", 5: 6}, "names of text, got 5"),
+        ({"role": "user", "content": "x", "name": object()}, "name must be JSON values"),
+        ({"role": "user", "content": "x", "data": {"a": [{1}]}}, "data must be JSON values"),
+        ({"role": "assistant", "tool_calls": 5}, "tool_calls must be a list of calls, got 5"),
+        ({"role": "assistant", "tool_calls": {"name": "f"}}, "must be a list of calls"),
+        ({"role": "assistant", "tool_calls": [5]}, "must be calls of functions, got 5"),
+        ({"role": "assistant", "tool_calls": [{"function": 5}]}, "must be calls of functions"),
+        ({"role": "assistant", "tool_calls": [{"function": {}}]}, "must be calls of functions"),
+    ],
+)
+def test_a_message_of_wrong_types_is_refused_before_a_template_sees_it(message, told):
+    with pytest.raises(PromptError, match=told):
+        chat_prompt_ids([message], tokenizer=BytesTokenizer(template="{{ nothing.at.all }}"))
+
+
+def test_a_message_without_content_is_never_printed_as_none():
+    template = "{% for m in messages %}[{{ m.role + m.content }}]{% endfor %}"
+    messages = [*USER, {"role": "assistant", "content": None}, *USER]
+    assert prompt_text(messages, template) == "[userHi][assistant][userHi]"
+    calls = [{"name": "f", "arguments": {}}]
+    template = "{% for m in messages %}{{ m.content is none }}{% endfor %}"
+    messages = [{"role": "assistant", "content": None, "tool_calls": calls}]
+    assert prompt_text(messages, template) == "True", "templates ask for it where calls are"
+
+
 def test_deep_nesting_is_a_prompt_error():
     nested: object = "x"
     for _ in range(3000):

@@ -3,6 +3,7 @@
 The engine deals in token ids only; what a user reads or writes passes through here.
 """
 
+from pilotfish.text.messages import as_messages, as_prompts
 from pilotfish.text.prompt import (
     ChatPrompt,
     chat_prompt,
@@ -26,6 +27,8 @@ __all__ = [
     "StopFinder",
     "TokenTexts",
     "Tokenizer",
+    "as_messages",
+    "as_prompts",
     "chat_prompt",
     "check_template_options",
     "prediction_ids",

@@ -10,6 +10,7 @@ from itertools import islice, takewhile
 from typing import Any
 
 from pilotfish.errors import ConfigError, PromptError
+from pilotfish.text.messages import check_message
 from pilotfish.text.special import SpecialTexts, special_texts
 from pilotfish.text.tokenizer import Tokenizer
 
@@ -241,7 +242,8 @@ def _render(template: str, **variables: Any) -> str:
 
 def _flat_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
     """Return a message whose content is one string (or None), checked."""
-    role = message.get("role") if isinstance(message, Mapping) else None
+    check_message(message, index)
+    role = message.get("role")
     # some templates build control texts from the role, so it must not bring its own brackets
     if not isinstance(role, str) or not _ROLE.fullmatch(role):
         raise PromptError(f"messages[{index}] needs a role such as 'user', got {role!r}")
@@ -277,6 +279,8 @@ def _marked_message(message: dict[str, Any], special: SpecialTexts, mark: str) -
     # only what stands free in the prompt can join with the template's text around it
     if isinstance(content := message.get("content"), str):
         marked["content"] = special.marked(content, mark, borders=True)
+    elif not message.get("tool_calls"):
+        marked["content"] = ""  # templates join None to other text, or print it
     return marked
 
 
