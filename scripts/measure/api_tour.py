@@ -360,12 +360,36 @@ def one_tool(tour: Tour) -> None:
 
 @checks("user, store, metadata, service_tier, ... are accepted")
 def ignored(tour: Tour) -> None:
-    fields = {"prediction": {"type": "content", "content": "x"}, "prompt_cache_key": "k"}
+    fields = {"prompt_cache_key": "k"}
     text = tour.text(
         user="u", store=False, metadata={"a": "b"}, service_tier="auto",
         safety_identifier="s", modalities=["text"], extra_body=fields,
     )  # fmt: skip
     assert text == tour.text()
+
+
+@checks("prediction")
+def prediction(tour: Tour) -> None:
+    plain = tour.text(max_tokens=40)
+    parts: Any = [{"type": "text", "text": part} for part in (plain[:9], plain[9:])]
+    for content in (plain, parts, "", "quite another text"):
+        predicted: Any = {"type": "content", "content": content}
+        reply = tour.chat(prediction=predicted, max_tokens=40)
+        details = reply.usage.completion_tokens_details
+        assert reply.choices[0].message.content == plain
+        assert details.accepted_prediction_tokens <= reply.usage.completion_tokens
+        assert details.rejected_prediction_tokens >= 0
+        only: Any = {"speculation": {"drafter": "prediction"}}
+        if content in (plain, parts):
+            reply = tour.chat(prediction=predicted, max_tokens=40, extra_body=only)
+            assert reply.usage.completion_tokens_details.accepted_prediction_tokens > 0
+    stream = tour.chat(
+        prediction={"type": "content", "content": plain}, max_tokens=40, extra_body=only,
+        stream=True, stream_options={"include_usage": True},
+    )  # fmt: skip
+    *chunks, last = list(stream)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == plain
+    assert last.usage.completion_tokens_details.accepted_prediction_tokens > 0
 
 
 @checks("speculation: drafter, num_speculative_tokens, report")

@@ -17,7 +17,8 @@ import pydantic
 import pytest
 from openai.lib.streaming.chat import ContentDoneEvent
 
-from support.api import CHAT, MODEL, LiveServer
+from pilotfish.drafters.prediction import PredictionDrafter
+from support.api import CHAT, MODEL, LiveServer, parrot_engine
 
 WEATHER: Any = {
     "type": "function",
@@ -54,6 +55,15 @@ def server() -> Iterator[LiveServer]:
 def client(server: LiveServer) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
         yield client
+
+
+@pytest.fixture
+def predicting() -> Iterator[openai.OpenAI]:
+    """Return a client of a server that drafts from predictions alone."""
+    server = LiveServer(parrot_engine(drafter=PredictionDrafter()))
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as client:
+        yield client
+    server.close()
 
 
 def user(text: str) -> Any:
@@ -97,6 +107,44 @@ def test_a_streamed_chat(client: openai.OpenAI) -> None:
     assert chunks[-1].choices[0].finish_reason == "stop"
     assert last.usage is not None
     assert last.usage.completion_tokens == len("né 日本語".encode()) + 1
+
+
+def test_a_predicted_reply_is_the_same_and_counted(predicting: openai.OpenAI) -> None:
+    text = "def total(total): return total"
+    options: Any = {"model": MODEL, "messages": user(text), "temperature": 0}
+    plain = predicting.chat.completions.create(**options)
+    for content in (text, [{"type": "text", "text": text[:7]}, {"type": "text", "text": text[7:]}]):
+        reply = predicting.chat.completions.create(
+            **options, prediction={"type": "content", "content": content}
+        )
+        assert reply.choices[0].message.content == text == plain.choices[0].message.content
+        assert reply.usage is not None
+        assert reply.usage.completion_tokens == len(text) + 1
+        assert reply.usage.completion_tokens_details is not None
+        accepted = reply.usage.completion_tokens_details.accepted_prediction_tokens
+        assert accepted is not None
+        assert len(text) / 2 < accepted < len(text)
+        assert reply.usage.completion_tokens_details.rejected_prediction_tokens == 0
+    *_, last = predicting.chat.completions.create(
+        **options,
+        prediction={"type": "content", "content": text.replace("total", "x")},
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    assert last.usage is not None
+    assert last.usage.completion_tokens_details is not None
+    assert last.usage.completion_tokens_details.accepted_prediction_tokens
+    assert last.usage.completion_tokens_details.rejected_prediction_tokens
+    completion = predicting.completions.create(
+        model=MODEL,
+        prompt="abcdefgh|",
+        temperature=0,
+        extra_body={"prediction": {"type": "content", "content": "abcdefgh"}},
+    )
+    assert completion.choices[0].text == "abcdefgh"
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens_details is not None
+    assert completion.usage.completion_tokens_details.accepted_prediction_tokens
 
 
 def test_the_streaming_helper_puts_tool_calls_together(client: openai.OpenAI) -> None:

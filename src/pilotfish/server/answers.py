@@ -35,6 +35,14 @@ class CachedTokens(_Open):
     cached_tokens: int
 
 
+class PredictedTokens(_Open):
+    """Drafts from the request's prediction: those that became part of a reply, and the others,
+    which count nowhere else."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
 class UsageAnswer(_Open):
     """Tokens of a request: each prompt once, and all choices."""
 
@@ -42,6 +50,7 @@ class UsageAnswer(_Open):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: PredictedTokens
 
 
 class CalledFunction(_Open):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pilotfish.config import Request
 from pilotfish.errors import ConfigError, PromptError
+from pilotfish.generation import TextEngine
 from pilotfish.server.errors import ApiError, naming
 from pilotfish.server.schema import (
     AssistantMessage,
@@ -54,6 +56,9 @@ def choice_requests(body: ReplyRequest, options: Mapping[str, Any]) -> list[Requ
 def shared_options(body: ReplyRequest) -> dict[str, Any]:
     """Return the options that both kinds of request have; what is not given is as OpenAI has it."""
     wish = body.speculation
+    if wish and wish.drafter == "prediction" and body.prediction is None:
+        message = "drafter is prediction, and there is no prediction (give one, or leave it out)"
+        raise ApiError(400, message, param="speculation.drafter", code="invalid_value")
     sampling = {
         "top_p": body.top_p,
         "min_p": body.min_p,
@@ -66,6 +71,7 @@ def shared_options(body: ReplyRequest) -> dict[str, Any]:
         "stop": body.stop,
         "drafter": wish and wish.drafter,
         "num_speculative_tokens": wish and wish.num_speculative_tokens,
+        "prediction": body.prediction and _text(body.prediction.content),
     }
     given = {name: value for name, value in sampling.items() if value is not None}
     return {**given, "temperature": 1.0 if body.temperature is None else body.temperature}
@@ -222,6 +228,20 @@ def completion_requests(body: CompletionRequest) -> list[Request]:
     if body.logprobs is not None:
         options["logprobs"] = body.logprobs
     return choice_requests(body, options)
+
+
+def tokenized(body: ReplyRequest, requests: list[Request], engine: TextEngine) -> list[Request]:
+    """Return the requests with the prediction as token ids, made once for all of them. One that
+    nobody may draft from is ignored, and named as such."""
+    if body.prediction is None:
+        return requests
+    drafters = engine.facts.drafters
+    is_there = drafters is None or "prediction" in drafters
+    if not is_there or requests[0].drafter not in ("auto", "prediction"):
+        body.ignore("", ["prediction"])
+    with naming("prediction"):
+        ids = engine.tokenized(requests[0]).prediction
+    return [replace(request, prediction=ids) for request in requests]
 
 
 def completion_ids(body: CompletionRequest, tokenizer: Tokenizer) -> list[list[int]]:

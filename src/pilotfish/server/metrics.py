@@ -25,7 +25,7 @@ from pilotfish.server.totals import WIDTHS, Histogram, Totals
 
 OUTCOMES = ("stop", "length", "cancelled", "timeout", "error")
 REFUSALS = ("queue_full", "shutting_down")
-DRAFTERS = ("forced", "model", "ngram", "suffix")
+DRAFTERS = ("forced", "model", "ngram", "prediction", "suffix")
 # draft positions that are there from the start; longer drafts add theirs
 NUM_POSITIONS = 32
 

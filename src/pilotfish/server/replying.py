@@ -163,6 +163,10 @@ def usage(replies: Sequence[Reply], asked: Asked) -> Document:
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {
+            name: sum(getattr(reply.usage, name) for reply in replies)
+            for name in ("accepted_prediction_tokens", "rejected_prediction_tokens")
+        },
     }
 
 

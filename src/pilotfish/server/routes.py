@@ -23,6 +23,7 @@ from pilotfish.server.asked import (
     chat_requests,
     completion_ids,
     completion_requests,
+    tokenized,
     tool_names,
 )
 from pilotfish.server.body import check_kind, parsed, validated
@@ -104,7 +105,7 @@ def checked(serving: Serving, data: bytearray, kind: type[T]) -> T:
 def chat_asked(serving: Serving, data: bytearray) -> Asked:
     """Return what the body of a chat asks of the service. Raises ConfigError or ApiError."""
     body = checked(serving, data, ChatRequest)
-    requests = chat_requests(body)
+    requests = tokenized(body, chat_requests(body), serving.engine)
     with naming("response_format", ConfigError):
         grammar = serving.engine.prepare_grammar(requests[0])
     prompt = asked_chat_prompt(body, serving.engine.tokenizer, serving.options.template_options)
@@ -139,7 +140,7 @@ def chat_asked(serving: Serving, data: bytearray) -> Asked:
 def completion_asked(serving: Serving, data: bytearray) -> Asked:
     """Return what the body of a completion asks of the service. Raises ConfigError or ApiError."""
     body = checked(serving, data, CompletionRequest)
-    requests = completion_requests(body)
+    requests = tokenized(body, completion_requests(body), serving.engine)
     prompts = completion_ids(body, serving.engine.tokenizer)
     choices = [
         CompletionChoice(

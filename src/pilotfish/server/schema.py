@@ -239,6 +239,15 @@ class StreamOptions(StrictObject):
     include_usage: bool | None = None
 
 
+class PredictedContent(StrictObject):
+    """What the reply is expected to be like: the tokens it shares come sooner."""
+
+    PLACE = "prediction"
+
+    type: Literal["content"]
+    content: Content
+
+
 class SpeculationWish(StrictObject):
     """What a request asks of drafting: it changes the time of a reply, never its text.
 
@@ -247,7 +256,7 @@ class SpeculationWish(StrictObject):
 
     PLACE = "speculation"
 
-    drafter: Literal["auto", "none", "suffix", "ngram", "model"] = "auto"
+    drafter: Literal["auto", "none", "suffix", "ngram", "model", "prediction"] = "auto"
     num_speculative_tokens: Annotated[int, Field(ge=0, le=1024), WHOLE] | None = None
     report: bool = False
 
@@ -289,6 +298,7 @@ class ReplyRequest(StrictObject):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.001, lt=1000)] | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=_INT64), WHOLE] | None = None
+    prediction: PredictedContent | None = None
     speculation: SpeculationWish | None = None
     _ignored: IgnoredFields = PrivateAttr(default_factory=IgnoredFields)
 
@@ -328,7 +338,6 @@ class ChatRequest(ReplyRequest):
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
     modalities: Annotated[list[Literal["text"]], FIRST_FAILURE] | None = None
-    prediction: Any = None
 
 
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, fail_fast=True)]

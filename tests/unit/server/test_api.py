@@ -241,7 +241,7 @@ def test_fields_that_change_nothing_are_accepted(app: FastAPI) -> None:
     ignored = {
         "user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto",
         "safety_identifier": "s", "prompt_cache_key": "k", "prompt_cache_retention": "24h",
-        "prediction": {"type": "content", "content": "hi"}, "modalities": ["text"],
+        "modalities": ["text"],
         "parallel_tool_calls": True, "tool_choice": "none", "response_format": {"type": "text"},
     }  # fmt: skip
     nulls = dict.fromkeys(

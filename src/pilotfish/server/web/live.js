@@ -9,7 +9,7 @@ const [BAR, GAP, ROW] = [5, 1, 4];
 const MOST_ROWS = 12;
 const PAUSE_MILLISECONDS = 100;
 // shown when there are any
-const RARE = ["ngram"];
+const RARE = ["ngram", "prediction"];
 
 let shownAt = 0;
 

@@ -9,6 +9,7 @@ export const ORIGINS = {
   suffix: "a copy of earlier text",
   model: "the draft model",
   ngram: "repeated words",
+  prediction: "the prediction that was sent",
   forced: "nothing else allowed",
 };
 
