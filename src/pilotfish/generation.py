@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,10 @@ __all__ = [
     "check_prepared",
     "logprobs_dict",
 ]
+
+_LOG = logging.getLogger("pilotfish")
+# messages may differ in a number only, and replies are many
+_MOST_FAILURES = 8
 
 Prompt = str | Sequence[Mapping[str, Any]]
 
@@ -150,6 +155,7 @@ class TextEngine:
         self.tokenizer = tokenizer
         self.facts = facts or Facts()
         self._close = close
+        self._failures: dict[str, None] = {}
         self._grammars = JsonGrammars(tokenizer)
 
     def __enter__(self) -> TextEngine:
@@ -181,12 +187,26 @@ class TextEngine:
             continue_final_message=request.continue_final_message,
         ).token_ids
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Return what is to be known about the loaded parts, with what drafters failed of since."""
+        return (*self.facts.notices, *self._failures)
+
+    def _tell_failures(self, failures: Iterable[str]) -> None:
+        """Note what drafters failed of, and log it, each once."""
+        for failure in failures:
+            notice = f"a drafter failed: {failure}"
+            if notice not in self._failures and len(self._failures) < _MOST_FAILURES:
+                self._failures[notice] = None
+                _LOG.warning(notice)
+
     def check_drafter(self, name: str) -> None:
         """Raise ConfigError if a request names a drafter that was not loaded."""
         drafters = self.facts.drafters
         if drafters is None or name in ("auto", "none", *drafters):
             return
-        there = f"there is {' and '.join(drafters)}" if drafters else self.facts.speculation_reason
+        reason = self.facts.speculation["reason"]
+        there = f"there is {' and '.join(drafters)}" if drafters else reason
         option = "a draft model with --draft" if name == "model" else f"it with --drafter {name}"
         raise ConfigError(
             f"drafter {name} is not loaded: {there}",
@@ -289,7 +309,9 @@ class TextEngine:
             drafters=self.facts.drafters,
             wish=session.wish,
             error=session.drafting_error,
+            lost=self.facts.lost,
         )
+        self._tell_failures(speculation["failures"])
         return Reply(
             text=text.text,
             tokens=tuple(session.emitted),

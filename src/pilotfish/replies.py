@@ -99,7 +99,8 @@ def logprobs_dict(token: EmittedToken) -> dict[str, Any]:
 class Facts:
     """What the loaded parts say of themselves, for replies.
 
-    `drafters` names who can draft; None where that is not known, as with parts of one's own.
+    `drafters` names who can draft; None where that is not known, as with parts of one's own. `lost`
+    is what was to take part in drafting and does not.
     """
 
     exactness: Mapping[str, Any] = field(default_factory=dict)
@@ -110,9 +111,11 @@ class Facts:
     speculation_on: bool = False
     speculation_reason: str = ""
     drafters: tuple[str, ...] | None = None
+    lost: str = ""
 
     @property
     def speculation(self) -> dict[str, Any]:
         """Return whether drafts are made, why or why not, and by whom, as plain JSON values."""
         drafters = None if self.drafters is None else list(self.drafters)
-        return {"on": self.speculation_on, "reason": self.speculation_reason, "drafters": drafters}
+        reason = "; ".join(filter(None, [self.speculation_reason, self.lost]))
+        return {"on": self.speculation_on, "reason": reason, "drafters": drafters}

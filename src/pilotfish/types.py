@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -165,6 +165,7 @@ class Proposal:
     reason         why this was proposed, or nothing; for the record
     plain_seconds  what a round of the same sessions without drafts is expected to take; None where
                    costs are not known
+    failure        what a drafter failed of, so that there are fewer drafts, or none; else nothing
     """
 
     token_ids: tuple[int, ...] = ()
@@ -173,6 +174,7 @@ class Proposal:
     probabilities: tuple[float, ...] | None = None
     reason: str = ""
     plain_seconds: float | None = None
+    failure: str = ""
 
     @classmethod
     def empty(cls) -> Proposal:
@@ -184,13 +186,11 @@ class Proposal:
         if num_tokens >= len(self.token_ids):
             return self
         laws, chances = self.distributions, self.probabilities
-        return Proposal(
-            self.token_ids[:num_tokens],
-            self.source,
-            laws and laws[:num_tokens],
-            chances and chances[:num_tokens],
-            self.reason,
-            self.plain_seconds,
+        return replace(
+            self,
+            token_ids=self.token_ids[:num_tokens],
+            distributions=laws and laws[:num_tokens],
+            probabilities=chances and chances[:num_tokens],
         )
 
     def legal_beginning(self, constraint: Constraint, output_ids: Sequence[int]) -> Proposal:
@@ -328,7 +328,8 @@ class RoundRecord:
     Times are those of the whole pass, which the session may have shared with `num_sessions - 1`
     others: latency, not a share of cost. `reason` is why so many tokens were drafted, or none.
     `plain_seconds` are those of a round of the same sessions without drafts: measured where nobody
-    drafted, else expected by the measured costs, or None where these are not known.
+    drafted, else expected by the measured costs, or None where these are not known. `failure` is
+    what a drafter failed of, in this round or before it for good, and which cost it drafts.
     """
 
     request_id: int
@@ -342,3 +343,4 @@ class RoundRecord:
     round_seconds: float
     reason: str = ""
     plain_seconds: float | None = None
+    failure: str = ""

@@ -225,7 +225,7 @@ def test_strict_has_nothing_to_add_on_native(
 
 
 LOADED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
-    ({"drafter": "auto"}, ("suffix",)),
+    ({"drafter": "auto"}, ("prediction", "suffix")),
     ({"drafter": "ngram"}, ("ngram",)),
     ({"drafter": "none"}, ()),
     ({"drafter": "suffix", "num_speculative_tokens": 0}, ()),
@@ -236,7 +236,7 @@ LOADED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 def test_a_request_may_name_who_was_loaded_and_nobody_else(
     tiny_path: Path, options: dict[str, Any], there: tuple[str, ...]
 ) -> None:
-    ask: dict[str, Any] = {"raw": True, "max_tokens": 3}
+    ask: dict[str, Any] = {"raw": True, "max_tokens": 3, "prediction": "Go on"}
     with engine_of(one(tiny_path), **options) as engine:
         assert engine.facts.speculation["drafters"] == list(there)
         texts = {engine.generate("Go:", drafter=name, **ask).text for name in ("auto", *there)}
@@ -255,6 +255,6 @@ def test_a_request_may_name_who_was_loaded_and_nobody_else(
 
 def test_a_draft_model_may_be_named_where_one_is_loaded(tiny_path: Path) -> None:
     with engine_of(one(tiny_path), one(tiny_path)) as engine:
-        assert engine.facts.speculation["drafters"] == ["suffix", "model"]
+        assert engine.facts.speculation["drafters"] == ["prediction", "suffix", "model"]
         reply = engine.generate("Go:", raw=True, max_tokens=9, drafter="model")
         assert reply.stats.by_drafter.keys() == {"model"}

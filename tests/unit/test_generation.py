@@ -330,7 +330,8 @@ def test_a_reply_is_the_documented_json() -> None:
     }  # fmt: skip
     assert document["stats"]["by_drafter"]["model"].keys() == {"rounds", "drafted", "accepted"}
     assert document["stats"]["costs"].keys() == {"latency", "compute", "serving"}
-    assert document["stats"]["speculation"].keys() == {"on", "reason", "decisions"}
+    told = document["stats"]["speculation"]
+    assert told.keys() == {"on", "reason", "decisions", "failures"}
     entry = document["logprobs"][0]
     assert entry.keys() == {"token_id", "logprob", "top"}
     assert [one["token_id"] for one in document["logprobs"]] == document["token_ids"]

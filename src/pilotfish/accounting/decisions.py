@@ -21,13 +21,16 @@ def speculation_dict(
     drafters: Sequence[str] | None = None,
     wish: DraftWish | None = None,
     error: Exception | None = None,
+    lost: str = "",
 ) -> dict[str, Any]:
-    """Return `stats.speculation`: whether drafting was on, why, and the rounds by decision.
+    """Return `stats.speculation`: whether drafting was on, why, and the rounds by decision and by
+    what drafters failed of.
 
     on, reason  what was configured; a controller that gives reasons of its own is asked instead
     drafters    who can draft, where that is known
     wish        what the request asked of drafting, which is told where it narrowed it
     error       of a drafter that failed, which turned drafting off
+    lost        what was to take part in drafting and does not
     """
     wish = wish or DraftWish()
     told = most_frequent([r.reason for r in rounds[-_LAST_ROUNDS:] if r.reason]) or reason
@@ -39,9 +42,22 @@ def speculation_dict(
         on, reason = False, f"the request allows drafts of {wish.drafter}, which are not there"
     else:
         notes = [_narrowing(wish), _unused(wish, drafters)] if on else []
-        reason = "; ".join(filter(None, [told, *notes]))
+        reason = "; ".join(filter(None, [told, *notes, lost, _failures(rounds)]))
+    return {"on": on, "reason": reason, **round_counts(rounds)}
+
+
+def round_counts(rounds: Sequence[RoundRecord]) -> dict[str, dict[str, int]]:
+    """Return how many rounds had which decision, and in how many a drafter failed of what."""
     decisions = Counter(r.reason for r in rounds if r.reason)
-    return {"on": on, "reason": reason, "decisions": dict(decisions.most_common())}
+    failures = Counter(r.failure for r in rounds if r.failure)
+    return {"decisions": dict(decisions.most_common()), "failures": dict(failures.most_common())}
+
+
+def _failures(rounds: Sequence[RoundRecord]) -> str:
+    failures = [r.failure for r in rounds if r.failure]
+    if not failures:
+        return ""
+    return f"a drafter failed in {len(failures)} of {len(rounds)} rounds ({failures[-1]})"
 
 
 def _narrowing(wish: DraftWish) -> str:

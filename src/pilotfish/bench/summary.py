@@ -100,8 +100,14 @@ def mode_summary(result: BenchResult, mode: str, runs: Sequence[Run]) -> dict[st
         "draft_time_share": draft_time_share(own),
         "by_drafter": by_drafter(own),
         "decisions": dict(Counter(r.reason for r in records(own) if r.reason).most_common()),
-        "drafter_errors": sorted({run.drafting_error for run in own if run.drafting_error}),
+        "drafter_errors": drafter_errors(own),
     }
+
+
+def drafter_errors(own: Sequence[Run]) -> list[str]:
+    """Return what drafters failed of: in a round, or while they read a prompt."""
+    errors = {record.failure for record in records(own)} | {run.drafting_error for run in own}
+    return sorted(errors - {""})
 
 
 def category_summary(own: Sequence[Run], plain: Sequence[Run]) -> dict[str, Any]:

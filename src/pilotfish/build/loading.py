@@ -12,7 +12,7 @@ from pilotfish.accounting.costs import ModelSize, multiplied_parameters
 from pilotfish.backends.footprint import read_footprint
 from pilotfish.backends.vocabulary import check_vocabularies
 from pilotfish.calibration import Calibration, Progress
-from pilotfish.config import EngineConfig, ModelConfig, cache_folder
+from pilotfish.config import EngineConfig, ModelConfig, SpeculationConfig, cache_folder
 from pilotfish.errors import (
     CacheNotTruncatable,
     ConfigError,
@@ -47,6 +47,7 @@ class ModelPair:
     """A loaded target and, where drafts may come from one, its draft model.
 
     calibration  what passes cost, once it was asked for
+    lost         what was to take part in drafting and does not
     """
 
     config: EngineConfig
@@ -54,6 +55,7 @@ class ModelPair:
     draft: LoadedModel | None = None
     notices: list[str] = field(default_factory=list)
     calibration: Calibration | None = None
+    lost: str = ""
     _description: dict[str, Any] = field(default_factory=dict)
     _sizes: dict[str, ModelSize] = field(default_factory=dict)
 
@@ -110,10 +112,11 @@ class ModelPair:
         """Free the draft model, which costs too much here, and say so."""
         assert self.draft is not None
         ratio = self.measured_costs().costs.draft_cost_ratio
-        self.notices.append(
+        self.lost = (
             f"the draft model is not used: a token of it takes {ratio:.2f} of a step of the target "
             "here, so that it could not pay even if it were nearly always right"
         )
+        self.notices.append(self.lost)
         self.draft.close()
         self.draft = None
 
@@ -137,6 +140,11 @@ class _Told:
             self._progress(label, share)
 
 
+def asks_draft_model(speculation: SpeculationConfig) -> bool:
+    """Return whether a draft model takes part in drafting, if there is one."""
+    return speculation.drafter in ("auto", "model") and speculation.num_speculative_tokens != 0
+
+
 def load_pair(config: EngineConfig) -> ModelPair:
     """Load the models a configuration needs; raises as `load` does."""
     speculation = config.speculation
@@ -147,7 +155,11 @@ def load_pair(config: EngineConfig) -> ModelPair:
         pair.notices += [*pair.target.notices, *context_notices(pair.target)]
         if speculation.drafter != "none":
             require_truncation(pair.target, role="target")
-        if config.draft is not None and speculation.drafter in ("auto", "model"):
+        if config.draft is not None and not asks_draft_model(speculation):
+            why = "drafting is turned off" if speculation.drafter in ("auto", "model") else ""
+            why = why or f"drafter {speculation.drafter} asks none"
+            pair.notices.append(f"the draft model {config.draft.reference} is not loaded: {why}")
+        elif config.draft is not None:
             pair.draft = load_model(config.draft, config, as_draft=True)
             require_truncation(pair.draft, role="draft")
             pair.notices += [*pair.draft.notices, *context_notices(pair.draft)]

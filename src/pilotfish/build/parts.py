@@ -71,6 +71,10 @@ def text_engine(
         prefixes=None if pair.draft is None else kept_prefixes(pair.draft, pair.config),
     )
     notices = list(pair.notices)  # measuring may have added some
+    if pair.config.kept_sequences and not pair.target.can_truncate:
+        notices.append(
+            "the model keeps recurrent state: nothing is kept for prompts that begin alike"
+        )
     asked = speculation.num_speculative_tokens
     if asked is not None and asked >= pair.target.max_width:
         notices.append(
@@ -207,10 +211,11 @@ def make_drafter(
 
 
 def possible_drafters(speculation: SpeculationConfig, *, has_draft_model: bool) -> tuple[str, ...]:
-    """Return who can draft under the configuration; nobody where that is `none`."""
-    if speculation.drafter == "auto":
-        return ("prediction", "suffix", *(("model",) if has_draft_model else ()))
-    return () if speculation.drafter == "none" else (speculation.drafter,)
+    """Return who can draft under the configuration; nobody where that is `none`, or a draft model
+    that is not there."""
+    named = {"auto": ("prediction", "suffix", "model"), "none": ()}
+    drafters = named.get(speculation.drafter, (speculation.drafter,))
+    return tuple(name for name in drafters if name != "model" or has_draft_model)
 
 
 def make_model_drafter(
@@ -226,7 +231,11 @@ def make_facts(pair: ModelPair, speculation: SpeculationConfig, notices: list[st
     target, draft = pair.target, pair.draft
     number = number_of_drafts(speculation, max_width=target.max_width, backend=target.facts.backend)
     off = speculation.drafter == "none" or number == 0
-    kind = "by measured cost" if decides_by_cost(speculation) else "fixed"
+    drafters = () if off else possible_drafters(speculation, has_draft_model=draft is not None)
+    reason = "turned off"
+    if not off:
+        kind = "by measured cost" if decides_by_cost(speculation) else "fixed"
+        reason = f"{kind}: up to {number} tokens a round" if drafters else ""
     return Facts(
         exactness=target.exactness,
         models={
@@ -234,9 +243,10 @@ def make_facts(pair: ModelPair, speculation: SpeculationConfig, notices: list[st
             "draft": None if draft is None else draft.facts.to_dict(),
         },
         notices=tuple(notices),
-        speculation_on=not off,
-        speculation_reason="turned off" if off else f"{kind}: up to {number} tokens a round",
-        drafters=() if off else possible_drafters(speculation, has_draft_model=draft is not None),
+        speculation_on=bool(drafters),
+        speculation_reason=reason,
+        drafters=drafters,
+        lost=pair.lost,
         target_size=pair.target_size,
         draft_size=pair.draft_size,
     )

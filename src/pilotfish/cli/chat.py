@@ -32,7 +32,7 @@ def chat(*, engine: EngineOptions, reply: ReplyOptions, output: OutputOptions) -
         if sys.stdin is not None and sys.stdin.isatty():
             talk().print("/help lists the commands, Ctrl-D ends.", style="dim")
         if conversation.painting:
-            talk().print(legend(possible_origins(config, reply)))
+            talk().print(legend(possible_origins(config, reply, text_engine.facts)))
         for one in typed():
             if not conversation.take(one):
                 break

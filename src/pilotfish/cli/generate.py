@@ -28,7 +28,7 @@ from pilotfish.cli.console import (
 from pilotfish.cli.options import EngineOptions, OutputOptions, ReplyOptions
 from pilotfish.cli.prompt_parts import Pipe, read_prediction, read_prompt
 from pilotfish.config import EngineConfig, RequestOptions
-from pilotfish.generation import Reply, ReplyStream, TextEngine
+from pilotfish.generation import Facts, Reply, ReplyStream, TextEngine
 
 
 @with_options
@@ -77,7 +77,10 @@ def generate(
             return
         painting = painting_wanted(output.color)
         if painting:
-            talk().print(legend(possible_origins(config, reply, is_predicted=bool(predicted))))
+            origins = possible_origins(
+                config, reply, text_engine.facts, is_predicted=bool(predicted)
+            )
+            talk().print(legend(origins))
         with waiting("reading the prompt"):
             stream = text_engine.stream(text, **options)
         show_stream(stream, text_engine, painting=painting)
@@ -124,15 +127,16 @@ def print_stats(reply: Reply, *, sampled: bool) -> None:
 
 
 def possible_origins(
-    config: EngineConfig, reply: ReplyOptions, *, is_predicted: bool = False
+    config: EngineConfig, reply: ReplyOptions, facts: Facts, *, is_predicted: bool = False
 ) -> list[str]:
-    """Return who can propose tokens under a configuration."""
+    """Return who can propose tokens under a configuration and with what was loaded for it."""
     drafter = config.speculation.drafter
     if drafter == "none" or config.speculation.num_speculative_tokens == 0:
         return ["target"]
     forced = [] if reply.json_schema is None else ["forced"]
     if drafter == "auto":
-        model = [] if config.draft is None else ["model"]
+        is_there = config.draft is not None and "model" in (facts.drafters or ("model",))
+        model = ["model"] if is_there else []
         prediction = ["prediction"] if is_predicted else []
         return ["target", *prediction, "suffix", *model, *forced]
     return ["target", drafter, *forced]

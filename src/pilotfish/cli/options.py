@@ -29,7 +29,7 @@ from pilotfish.config import (
     RequestOptions,
     SpeculationConfig,
 )
-from pilotfish.errors import ConfigError, PilotfishError
+from pilotfish.errors import ConfigError, ModelFileError, UnknownModel
 
 T = TypeVar("T", ModelConfig, SpeculationConfig)
 
@@ -373,10 +373,16 @@ def parse_logit_bias(entries: Sequence[str]) -> Mapping[int, float]:
 
 
 def _is_here(reference: str) -> bool:
+    """Return whether the default draft is downloaded; ModelFileError if it is damaged, as a lost
+    draft model must not look like one that was never there."""
     try:
         models.resolve(reference)
-    except PilotfishError:
+    except UnknownModel:
         return False
+    except ModelFileError as error:
+        raise ModelFileError(
+            str(error), hint=f"{error.hint}, or go on without it: --draft none"
+        ) from error
     return True
 
 

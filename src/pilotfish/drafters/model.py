@@ -96,12 +96,13 @@ class _Draft:
     token_ids: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
     laws: list[Distribution] = field(default_factory=list)
+    failure: str = ""
 
     @property
     def proposal(self) -> Proposal:
         laws = tuple(self.laws) if self.view.needs_laws else None
         chances = tuple(self.chances[: len(self.token_ids)])
-        return Proposal(tuple(self.token_ids), "model", laws, chances)
+        return Proposal(tuple(self.token_ids), "model", laws, chances, failure=self.failure)
 
 
 class SurvivalRule:
@@ -299,7 +300,8 @@ class ModelDrafter:
             if not draft.rule.keeps(draft.chances):
                 return False
             token = self._choose(draft, row, history)
-        except BackendError:  # a broken row ends this round's draft, not the request
+        except BackendError as error:  # a broken row ends this round's draft, not the request
+            draft.failure = f"the draft model: {error}"
             self._prefixes.distrust(view.request_id)
             return False
         draft.token_ids.append(token)

@@ -70,13 +70,11 @@ def run_round(
             round_seconds=clock() - start,
             reason=proposal.reason,
             plain_seconds=plain_seconds,
+            failure=proposal.failure or failure_text(session.drafting_error),
         )
         session.records.append(record)
         records.append(record)
-    try:
-        controller.observe(records)
-    except Exception as error:  # likewise: the tokens are out, only drafts may suffer
-        give_up_drafting(sessions, error)
+    learn(controller, sessions, records)
     return records
 
 
@@ -97,10 +95,25 @@ def plan_budgets(
         return [0] * len(sessions)
 
 
+def learn(
+    controller: Controller, sessions: Sequence[Session], records: Sequence[RoundRecord]
+) -> None:
+    """Show the controller what the round was; where it fails, only drafts suffer."""
+    try:
+        controller.observe(records)
+    except Exception as error:  # as in `plan_budgets`: the tokens are out
+        give_up_drafting(sessions, error)
+
+
 def give_up_drafting(sessions: Sequence[Session], error: Exception) -> None:
     """Let the sessions go on without drafts, each with the first error that it met."""
     for session in sessions:
         session.drafting_error = session.drafting_error or error
+
+
+def failure_text(error: Exception | None) -> str:
+    """Return what an error says, or its kind where it says nothing; "" for none."""
+    return "" if error is None else str(error) or type(error).__name__
 
 
 def plain_round_seconds(proposals: Sequence[Proposal], undrafted_seconds: float) -> float | None:

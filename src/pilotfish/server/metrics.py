@@ -26,6 +26,7 @@ from pilotfish.server.totals import WIDTHS, Histogram, Totals
 OUTCOMES = ("stop", "length", "cancelled", "timeout", "error")
 REFUSALS = ("queue_full", "shutting_down")
 DRAFTERS = ("forced", "model", "ngram", "prediction", "suffix")
+LOADABLE = ("model", "ngram", "prediction", "suffix")
 # draft positions that are there from the start; longer drafts add theirs
 NUM_POSITIONS = 32
 
@@ -96,6 +97,11 @@ class ServerMetrics(Totals, Collector):
             "accepted_tokens", "Draft tokens of replies.", "drafter", _by(DRAFTERS, accepted)
         )
         yield self._accepted_at_positions(_by(DRAFTERS, drafted))
+        yield _counter(
+            "failed_draft_rounds",
+            "Rounds of requests that went on with fewer drafts, or none, as a drafter failed.",
+            self.num_failed_rounds,
+        )
 
     def _accepted_at_positions(self, drafters: Iterable[str]) -> Metric:
         metric = CounterMetricFamily(
@@ -166,6 +172,16 @@ class StateCollector(Collector):
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(_PREFIX + name, text, float(value))
         yield self._models()
+        yield self._drafters()
+
+    def _drafters(self) -> Metric:
+        metric = GaugeMetricFamily(
+            _PREFIX + "loaded_drafter", "1 where such drafts can be made.", labels=["drafter"]
+        )
+        loaded = self._service.engine.facts.drafters
+        for name in () if loaded is None else dict.fromkeys((*LOADABLE, *loaded)):
+            metric.add_metric([name], float(name in (loaded or ())))
+        return metric
 
     def _models(self) -> Metric:
         metric = InfoMetricFamily(_PREFIX + "model", "The loaded models.", labels=["role"])

@@ -14,7 +14,7 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from pilotfish.accounting.decisions import speculation_dict
+from pilotfish.accounting.decisions import round_counts
 from pilotfish.accounting.metrics import reply_stats
 from pilotfish.config import Request
 from pilotfish.generation import Facts, Piece, Reply
@@ -187,7 +187,7 @@ def speculation(facts: Facts, replies: Sequence[Reply]) -> Document:
         records,
         prefill_seconds=sum(one.prefill_seconds for one in stats),
         draft_prefill_seconds=sum(one.draft_prefill_seconds for one in stats),
-        speculation=speculation_dict(records, on=first["on"], reason=first["reason"]),
+        speculation=first | round_counts(records),
         prompt_tokens=sum(reply.usage.prompt_tokens for reply in replies),
         target=facts.target_size,
         draft=facts.draft_size,

@@ -58,7 +58,7 @@ class Serving:
             "draft": _plain(facts.models.get("draft")),
             "speculation": facts.speculation,
             "exactness": _plain(facts.exactness),
-            "notices": list(facts.notices),
+            "notices": list(self.engine.notices),
         }
 
     def check_model(self, name: str | None) -> None:

@@ -59,6 +59,7 @@ class Totals:
         self.plain_seconds = self.estimated_seconds = 0.0
         self.accepted_lengths: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self.num_drafted: Counter[str] = Counter()
+        self.num_failed_rounds = 0
         self.passes = [(0, 0.0)] * len(WIDTHS)
         self.queued, self.whole = Histogram(_LONG_TIMES), Histogram(_LONG_TIMES)
         self.first_token = Histogram(_LONG_TIMES)
@@ -94,6 +95,7 @@ class Totals:
                 self.accepted_lengths[record.source][record.num_accepted] += 1
                 self.num_drafted[record.source] += record.num_drafted
                 self.num_completion_tokens += record.num_emitted
+                self.num_failed_rounds += bool(record.failure)
                 num_rows += 1 + record.num_drafted
                 self._last_rounds[record.request_id] = now
                 if record.request_id in last:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pilotfish.accounting.decisions import most_frequent, speculation_dict
@@ -18,6 +20,7 @@ def test_without_reasons_the_configured_one_is_given() -> None:
             "on": True,
             "reason": "fixed",
             "decisions": {},
+            "failures": {},
         }
 
 
@@ -37,7 +40,18 @@ def test_the_reason_is_that_of_the_last_rounds() -> None:
 
 def test_a_drafter_that_failed_turned_drafting_off() -> None:
     told = speculation_dict(rounds("a"), on=True, reason="fixed", error=RuntimeError("broke"))
-    assert told == {"on": False, "reason": "the drafter failed: broke", "decisions": {"a": 1}}
+    assert (told["on"], told["reason"]) == (False, "the drafter failed: broke")
+    assert told["decisions"] == {"a": 1}
+
+
+def test_what_is_lost_is_told_behind_what_was_decided() -> None:
+    records = rounds("paid", "paid")
+    records[1] = replace(records[1], failure="a broken row")
+    told = speculation_dict(records, on=True, reason="fixed", lost="no draft model")
+    failed = "a drafter failed in 1 of 2 rounds (a broken row)"
+    assert told["reason"] == f"paid; no draft model; {failed}"
+    assert told["failures"] == {"a broken row": 1}
+    assert told["on"]
 
 
 def test_of_equally_frequent_reasons_the_latest_is_told() -> None:
@@ -79,10 +93,10 @@ def test_what_a_request_asked_is_told_where_it_narrowed_drafting(
 ) -> None:
     drafters = ("suffix", "model")
     told = speculation_dict([], on=True, reason="fixed", drafters=drafters, wish=wish)
-    assert told == {"on": on, "reason": reason, "decisions": {}}
+    assert told == {"on": on, "reason": reason, "decisions": {}, "failures": {}}
     # an engine that drafts nothing says so, whatever was asked
     told = speculation_dict([], on=False, reason="turned off", wish=wish)
-    assert told == {"on": False, "reason": "turned off", "decisions": {}}
+    assert told == {"on": False, "reason": "turned off", "decisions": {}, "failures": {}}
     broken = speculation_dict([], on=True, reason="", wish=wish, error=RuntimeError("broke"))
     assert broken["reason"] == "the drafter failed: broke"
 
@@ -93,4 +107,5 @@ def test_where_it_is_not_known_who_drafts_a_wish_is_taken_at_its_word() -> None:
         "on": True,
         "reason": "the request allows drafts of ngram only",
         "decisions": {},
+        "failures": {},
     }
