@@ -219,11 +219,13 @@ class RequestOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     system: str | None
     raw: bool
+    suffix: str | None
     drafter: str
     num_speculative_tokens: int | None
     json_schema: Mapping[str, Any] | bool | None
     template_options: Mapping[str, Any]
     continue_final_message: bool | None
+    shown_tokens: Sequence[str]
     prediction: str | Sequence[int] | None
     temperature: float
     top_k: int
@@ -248,7 +250,8 @@ class Request:
     """One request, checked: everything but the prompt.
 
     `max_tokens` None is as many as the context holds; `seed` None draws one; `raw` uses the
-    prompt as it is, without a chat template. `drafter` and `num_speculative_tokens` (a ceiling)
+    prompt as it is, without a chat template, and with `suffix` what fills the gap between the two.
+    `drafter` and `num_speculative_tokens` (a ceiling)
     narrow what the engine was loaded with; they change time, never text. `json_schema` is what
     the reply must be: an object of JSON Schema, or True for any JSON. `end_rule` makes, for each
     reply, a rule that is given the text as each token adds to it and says when it is complete.
@@ -264,6 +267,7 @@ class Request:
     stop: tuple[str, ...] = ()
     system: str | None = None
     raw: bool = False
+    suffix: str | None = None
     drafter: str = "auto"
     num_speculative_tokens: int | None = None
     json_schema: Mapping[str, Any] | bool | None = None
@@ -295,6 +299,9 @@ class Request:
         require(isinstance(self.stop, tuple), "stop", self.stop, "text or a list of texts")
         for text in self.stop:
             _text("stop", text, "non-empty text")
+        shown = self.shown_tokens
+        are_texts = isinstance(shown, tuple) and all(isinstance(text, str) for text in shown)
+        require(are_texts, "shown_tokens", shown, "a list of texts")
         if self.system is not None:
             require(isinstance(self.system, str), "system", self.system, "text")
         schema, wanted = self.json_schema, "an object of JSON Schema, or true"
@@ -307,6 +314,10 @@ class Request:
         self._check_prediction()
         if self.raw and self.system is not None:
             raise ConfigError("system and raw exclude each other: a raw prompt has no roles")
+        if self.suffix is not None:
+            require(isinstance(self.suffix, str), "suffix", self.suffix, "text")
+            if not self.raw:
+                raise ConfigError("suffix needs raw: a chat has no gap to fill")
         if self.raw and (options or self.continue_final_message):
             name = "template_options" if options else "continue_final_message"
             raise ConfigError(f"{name} and raw exclude each other: a raw prompt has no template")
@@ -333,8 +344,9 @@ class Request:
         if isinstance(stop, str):
             stop = (stop,)
         values["stop"] = tuple(stop) if isinstance(stop, Sequence) else stop
-        if isinstance(values.get("prediction"), list):
-            values["prediction"] = tuple(values["prediction"])
+        for name in ("prediction", "shown_tokens"):
+            if isinstance(values.get(name), list):
+                values[name] = tuple(values[name])
         sampling = {name: options[name] for name in options if name not in own}
         _known(sampling, RequestOptions.__annotations__, "request")
         return cls(**values, settings=SamplingSettings(**sampling))

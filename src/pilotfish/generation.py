@@ -22,6 +22,7 @@ from pilotfish.text import (
     as_messages,
     as_prompts,
     chat_prompt,
+    fill_prompt_ids,
     prediction_ids,
     raw_prompt_ids,
 )
@@ -176,6 +177,8 @@ class TextEngine:
                 raise PromptError(
                     f"a raw prompt must be text, got {kind}", hint="leave raw out for messages"
                 )
+            if request.suffix:
+                return fill_prompt_ids(prompt, request.suffix, self.tokenizer)
             return raw_prompt_ids(prompt, self.tokenizer)
         messages = as_messages(prompt)
         if request.system is not None:

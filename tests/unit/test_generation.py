@@ -163,6 +163,32 @@ def test_a_stop_that_names_a_control_token_ends_a_reply_with_drafts_and_without(
     assert drafted.finish_reason == "stop"
 
 
+def test_control_tokens_leave_text_where_that_is_asked_for() -> None:
+    words = tokenizer()
+    ids = [*b"a", START, *b"b"]
+    for shown, text in ((["<|start|>"], "a<|start|>b"), ((), "ab")):
+        engine = engine_that_says(ids, words=words, drafter=oracle(ids, vocab_size=258))
+        assert engine.generate(PROMPT, raw=True, shown_tokens=shown).text == text
+    with pytest.raises(ConfigError, match="shown_tokens must be a list of texts"):
+        engine.generate(PROMPT, raw=True, shown_tokens="<|start|>")
+
+
+def test_a_raw_prompt_with_a_suffix_is_a_gap_to_be_filled() -> None:
+    words = tokenizer()
+    words.fill_ids = (1, 2, 3)
+    ids = [*b"a + b"]
+    prompt = [1, *b"def", 2, *b"end", 3]
+    logits = reply_logits(ids, vocab_size=words.vocab_size, num_prompt_tokens=len(prompt))
+    engine = text_engine(logits, words=words)
+    reply = engine.generate("def", raw=True, suffix="end")
+    assert (reply.text, reply.usage.prompt_tokens) == ("a + b", len(prompt))
+    # nothing after the gap: an ordinary text
+    for suffix in ("", None):
+        assert engine.generate("def", raw=True, suffix=suffix).usage.prompt_tokens == 3
+    with pytest.raises(ConfigError, match="suffix needs raw"):
+        engine.generate("def", suffix="end")
+
+
 @pytest.mark.parametrize(
     "pieces",
     [

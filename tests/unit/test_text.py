@@ -19,6 +19,7 @@ from pilotfish.text import (
     StopFinder,
     Tokenizer,
     chat_prompt,
+    fill_prompt_ids,
     raw_prompt_ids,
 )
 from pilotfish.text.special import SpecialTexts
@@ -48,6 +49,7 @@ class BytesTokenizer:
         self.add_bos = add_bos
         self.bos_text, self.eos_text = bos, END
         self.special_ids = {text: 256 + i for i, text in enumerate(specials)}
+        self.fill_ids: tuple[int, int, int] | None = None
         self.bos_id = self.special_ids.get(bos)
         self.end_ids = frozenset(self.special_ids[t] for t in (END, IM_END) if t in specials)
         self.first_piece_id = 256 + len(specials)
@@ -708,3 +710,23 @@ def test_system_and_developer_messages_at_the_beginning_are_one():
     )
     knows = "{# developer #}{% for m in messages %}{{ m.role }} {% endfor %}"
     assert prompt_text([system, developer, *USER], knows) == "system developer user "
+
+
+# --- gaps to be filled --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("add_bos", [False, True])
+def test_a_text_with_a_gap_stands_between_the_marks_of_the_model(add_bos):
+    tokenizer = BytesTokenizer(add_bos=add_bos)
+    tokenizer.fill_ids = (1, 2, 3)
+    ids = [256] * add_bos + [1, *b"a<s>", 2, *b" b</s>", 3]
+    assert fill_prompt_ids("a<s>", " b</s>", tokenizer) == ids
+    assert fill_prompt_ids([9, 256], "b", tokenizer)[add_bos:] == [1, 9, 256, 2, *b"b", 3]
+    with pytest.raises(PromptError, match="U\\+D83D"):
+        fill_prompt_ids("a", "\ud83d", tokenizer)
+
+
+def test_a_model_without_marks_for_gaps_fills_none():
+    with pytest.raises(PromptError, match="mark a gap") as caught:
+        fill_prompt_ids("a", "b", BytesTokenizer())
+    assert "suffix" in caught.value.hint

@@ -220,6 +220,7 @@ class ScriptedTokenizer:
         bos_id: int | None = None,
         add_bos: bool = False,
         chat_template: str | None = None,
+        fill_ids: tuple[int, int, int] | None = None,
     ) -> None:
         self._pieces = list(pieces)
         self._special = frozenset(special)
@@ -228,6 +229,7 @@ class ScriptedTokenizer:
         self.bos_id = bos_id
         self.add_bos = add_bos
         self.chat_template = chat_template
+        self.fill_ids = fill_ids
         self.bos_text = "" if bos_id is None else pieces[bos_id].decode()
         self.eos_text = pieces[min(end_ids)].decode() if end_ids else ""
         self.special_texts = tuple(pieces[i].decode() for i in sorted(self._special))

@@ -29,6 +29,7 @@ from pilotfish.text import (
     ChatPrompt,
     Tokenizer,
     chat_prompt,
+    fill_prompt_ids,
     raw_prompt_ids,
     unknown_template_options,
 )
@@ -216,7 +217,6 @@ def completion_requests(body: CompletionRequest) -> list[Request]:
     """Return what the engine is asked for each choice of each prompt of a completion."""
     for name, value, neutral in (
         ("echo", body.echo, False),
-        ("suffix", body.suffix, None),
         ("best_of", body.best_of, body.n or 1),
     ):
         if value is not None and value != neutral:
@@ -247,14 +247,16 @@ def tokenized(body: ReplyRequest, requests: list[Request], engine: TextEngine) -
 def completion_ids(body: CompletionRequest, tokenizer: Tokenizer) -> list[list[int]]:
     """Return the token ids of each prompt of a completion. Raises PromptError."""
     prompt = body.prompt
-    if isinstance(prompt, str):
-        return [raw_prompt_ids(prompt, tokenizer)]
-    if isinstance(prompt[0], int):
-        return [_checked_ids(prompt, tokenizer)]
-    return [
-        raw_prompt_ids(one, tokenizer) if isinstance(one, str) else _checked_ids(one, tokenizer)
-        for one in prompt
-    ]
+    prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
+    return [_prompt_ids(one, body.suffix, tokenizer) for one in prompts]
+
+
+def _prompt_ids(prompt: Any, suffix: str | None, tokenizer: Tokenizer) -> list[int]:
+    ids = None if isinstance(prompt, str) else _checked_ids(prompt, tokenizer)
+    if suffix:
+        with naming("suffix"):
+            return fill_prompt_ids(prompt, suffix, tokenizer)
+    return raw_prompt_ids(prompt, tokenizer) if ids is None else ids
 
 
 def _checked_ids(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:

@@ -45,6 +45,24 @@ def raw_prompt_ids(text: str, tokenizer: Tokenizer) -> list[int]:
     return _with_bos(ids, tokenizer)
 
 
+def fill_prompt_ids(before: str | Sequence[int], after: str, tokenizer: Tokenizer) -> list[int]:
+    """Return the ids of a text with a gap, whose filling the model then writes.
+
+    Control texts in it stay ordinary text; token ids are taken as they are. Raises PromptError
+    where the model has no marks for this.
+    """
+    if tokenizer.fill_ids is None:
+        raise PromptError(
+            "the model has no tokens that mark a gap to be filled",
+            hint="leave suffix out, or use a model that was trained to fill gaps in code",
+        )
+    first, second, third = tokenizer.fill_ids
+    if isinstance(before, str):
+        before = tokenizer.encode(_checked_text(before), parse_special=False)
+    rest = tokenizer.encode(_checked_text(after), parse_special=False)
+    return _with_bos([first, *before, second, *rest, third], tokenizer)
+
+
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
     """A chat as the model reads it.

@@ -29,6 +29,11 @@ class Tokenizer(Protocol):
         """Return the texts of the control tokens."""
 
     @property
+    def fill_ids(self) -> tuple[int, int, int] | None:
+        """Return the ids that mark, in a text with a gap, what comes before the gap, what comes
+        after it, and what fills it; None for a model that has not all of them."""
+
+    @property
     def chat_template(self) -> str | None:
         """Return the model's chat template (Jinja), or None when it has none."""
 

@@ -39,7 +39,7 @@ from support.vocabulary_files import (
 
 FACTS = (
     "vocab_size", "kind", "bos_id", "eos_id", "bos_text", "eos_text", "add_bos", "chat_template",
-    "end_ids", "special_texts",
+    "end_ids", "special_texts", "fill_ids",
 )  # fmt: skip
 WHOLE = ("<|<|", "<|im_end|>", "<tool>", "<|im_start|>", "<unk>")
 # one name of each way to cut

@@ -28,18 +28,18 @@ _END_TEXTS = (
     "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
     "<｜end▁of▁sentence｜>", "[e~[",
 )  # fmt: skip
-# keys that name a token for filling gaps in code, the texts it has where the file has no key, and
-# whether it ends a reply
+# keys that name a token for filling gaps in code, the older one first, which wins; the texts it has
+# where the file has no key; and whether it ends a reply
 _FILL_TOKENS = (
-    (("fim_pre", "prefix"), (
+    (("prefix", "fim_pre"), (
         "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>",
         "<|code_prefix|>", "<|prefix|>",
     ), False),
-    (("fim_suf", "suffix"), (
+    (("suffix", "fim_suf"), (
         "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>",
         "<|code_suffix|>", "<|suffix|>",
     ), False),
-    (("fim_mid", "middle"), (
+    (("middle", "fim_mid"), (
         "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>",
         "<|code_middle|>", "<|middle|>",
     ), False),
@@ -137,14 +137,32 @@ def _roles_by_type(types: NDArray[Any]) -> Roles:
 def _add_fill_tokens(header: GgufHeader, ids: Mapping[str, int], roles: Roles) -> None:
     """Add the tokens for filling gaps: those the file names, else those with a known text."""
     for keys, texts, ends in _FILL_TOKENS:
-        named = [named_id(header, key, len(ids)) for key in keys]
-        token_id = next((token_id for token_id in named if token_id is not None), None)
-        if token_id is None:
-            token_id = next((ids[text] for text in texts if text in ids), None)
-            if token_id is not None:
-                roles.control.add(token_id)
+        named = _named_fill_token(header, keys, len(ids))
+        token_id = next((ids[text] for text in texts if text in ids), None)
+        if named is None and token_id is not None:
+            roles.control.add(token_id)
+        token_id = token_id if named is None else named
         if ends and token_id is not None:
             roles.end.add(token_id)
+
+
+def _named_fill_token(header: GgufHeader, keys: Sequence[str], num_tokens: int) -> int | None:
+    named = (named_id(header, key, num_tokens) for key in keys)
+    return next((token_id for token_id in named if token_id is not None), None)
+
+
+def fill_ids(header: GgufHeader, ids: Mapping[str, int]) -> tuple[int, int, int] | None:
+    """Return the tokens before the text before a gap, before the text after it, and before what
+    fills it; None where a file has not all of them."""
+    found = [
+        next((ids[text] for text in texts if text in ids), None) if named is None else named
+        for keys, texts, _ in _FILL_TOKENS[:3]
+        for named in (_named_fill_token(header, keys, len(ids)),)
+    ]
+    before, after, filling = found
+    if before is None or after is None or filling is None:
+        return None
+    return before, after, filling
 
 
 def _correct_ends(end_texts: Collection[str], ids: Mapping[str, int], roles: Roles) -> None:

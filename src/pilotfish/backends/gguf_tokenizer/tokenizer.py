@@ -7,7 +7,7 @@ from functools import cached_property
 
 from pilotfish.backends.gguf_tokenizer.byte_pairs import byte_pair_bytes, byte_pair_encoder
 from pilotfish.backends.gguf_tokenizer.pretokenizers import PRE_TOKENIZERS, PreTokenizer
-from pilotfish.backends.gguf_tokenizer.roles import named_id
+from pilotfish.backends.gguf_tokenizer.roles import fill_ids, named_id
 from pilotfish.backends.gguf_tokenizer.score_merges import score_bytes, score_encoder
 from pilotfish.backends.gguf_tokenizer.vocabulary import KEY, read_vocabulary, utf8
 from pilotfish.errors import BackendError, ModelError, PromptError
@@ -105,6 +105,13 @@ class GgufTokenizer:
     def eos_text(self) -> str:
         """Return the text of the end-of-text token, or an empty string."""
         return "" if self.eos_id is None else self.token_text(self.eos_id)
+
+    @cached_property
+    def fill_ids(self) -> tuple[int, int, int] | None:
+        """Return the ids that mark, in a text with a gap, what comes before the gap, what comes
+        after it, and what fills it; None for a model that has not all of them."""
+        found = fill_ids(self._header, self._vocabulary.ids)
+        return found if found is not None and max(found) < self._size else None
 
     @property
     def chat_template(self) -> str | None:

@@ -76,6 +76,23 @@ class LlamaTokenizer:
         """Return the text of the end-of-text token, or an empty string."""
         return "" if self.eos_id is None else self.token_text(self.eos_id)
 
+    @cached_property
+    def fill_ids(self) -> tuple[int, int, int] | None:
+        """Return the ids that mark, in a text with a gap, what comes before the gap, what comes
+        after it, and what fills it; None for a model that has not all of them."""
+        library, vocab = self._library, self._checked_vocab()
+        before, after, filling = (
+            self._id_or_none(name(vocab))
+            for name in (
+                library.llama_vocab_fim_pre,
+                library.llama_vocab_fim_suf,
+                library.llama_vocab_fim_mid,
+            )
+        )
+        if before is None or after is None or filling is None:
+            return None
+        return before, after, filling
+
     @property
     def chat_template(self) -> str | None:
         """Return the file's chat template, or None."""
