@@ -27,6 +27,7 @@ from pilotfish.accounting.metrics import DrafterStats, ReplyStats
 from pilotfish.config import RequestOptions
 from pilotfish.errors import PilotfishError
 from pilotfish.generation import Usage
+from pilotfish.grammar import formats, keywords
 from pilotfish.server import ignored
 from pilotfish.types import EmittedToken, TokenLogprobs
 
@@ -65,6 +66,7 @@ def pages() -> dict[Path, str]:
         "cli.md": cli_page(),
         "errors.md": errors_page(),
         "fields.md": fields_page(),
+        "json-schema.md": json_schema_page(),
         "python.md": python_page(),
     }
     return {REFERENCE / name: text for name, text in texts.items()}
@@ -139,6 +141,47 @@ def fields_page() -> str:
 def _names(where: str, names: Sequence[str]) -> str:
     shown = ", ".join(f"`{name}`" for name in names)
     return textwrap.fill(f"{where}: {shown}.", width=100, break_on_hyphens=False)
+
+
+def json_schema_page() -> str:
+    """Return the page of what is enforced of a JSON schema."""
+    enforced = [
+        "| keyword | for | how far |",
+        "|---|---|---|",
+        *(f"| `{name}` | {one.about} | {one.limit} |" for name, one in keywords.ENFORCED.items()),
+    ]
+    refused = [
+        "| keyword | asks for nothing | in its place |",
+        "|---|---|---|",
+        *(
+            f"| `{name}` | {one.neutral} | {one.instead} |"
+            for name, one in keywords.REFUSED.items()
+        ),
+    ]
+    texts = [
+        "| format | a text such as |",
+        "|---|---|",
+        *(f"| `{name}` | {one.meaning} |" for name, one in formats.TEXT_FORMATS.items()),
+    ]
+    integers = ", ".join(f"`{name}`" for name in formats.INTEGER_FORMATS)
+    parts = [
+        f"# JSON schemas\n\n{NOTE}",
+        "What [a schema](../guides/structured-output.md) may ask of a reply. A keyword that is in\n"
+        "no table is refused by its name.",
+        "## Keywords that are enforced",
+        "\n".join(enforced),
+        "## Formats that are enforced",
+        "\n".join(texts),
+        f"Whole numbers are held to the range of {integers}.",
+        _names("Any number or text has these formats", formats.NEUTRAL_FORMATS),
+        "## Keywords that are refused",
+        "They may stand where they ask for nothing, as any keyword that is `null` does.",
+        "\n".join(refused),
+        "## Keywords that ask for nothing",
+        _names("Left out, like names that begin with `x-`", keywords.REMARKS),
+        _names("Read for the sake of `$ref`", keywords.NAMING),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def error_classes() -> list[type[PilotfishError]]:

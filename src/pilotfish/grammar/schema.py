@@ -1,37 +1,31 @@
-"""Which JSON schemas are understood, and the one text of each: nothing is silently left out."""
+"""Reads JSON schemas: what cannot be enforced is refused by name, what is exact only otherwise
+written is written so, and what asks for nothing is left out."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from pilotfish.errors import ConfigError
+from pilotfish.grammar.formats import with_format
+from pilotfish.grammar.keywords import ENFORCED, NAMING, REFUSED, asks_nothing
+from pilotfish.grammar.numbers import (
+    check_multiple,
+    check_multiples_together,
+    has_whole_numbers,
+    has_wide_number,
+    with_counts,
+    with_exact_bounds,
+)
+from pilotfish.grammar.property_names import with_property_names
 
 Schema: TypeAlias = Mapping[str, Any] | bool
 
 LARGEST_SCHEMA_BYTES = 256 * 1024
 DEEPEST_SCHEMA = 64
-
-# keywords by where schemas are found in them
-_ONE = ("additionalProperties", "additionalItems", "items")
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-_NAMED = ("properties", "patternProperties", "$defs", "definitions")
-_PLAIN = (
-    *("type", "enum", "const", "$ref", "required", "minProperties", "maxProperties"),
-    *("minItems", "maxItems", "minLength", "maxLength", "pattern", "format", "multipleOf"),
-    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
-)
-# these ask for nothing
-_REMARKS = (
-    *("title", "description", "default", "examples", "example", "deprecated", "readOnly"),
-    *("writeOnly", "$comment", "$schema", "$id", "id", "$anchor", "contentEncoding"),
-    *("contentMediaType", "contentSchema", "discriminator"),
-)
-_ENFORCED = frozenset({*_ONE, *_LISTS, *_NAMED, *_PLAIN})
-_KNOWN = _ENFORCED | frozenset(_REMARKS)
 _CONTROL_CHARACTER = re.compile(r"\x7f|(?<!\\)(?:\\\\)*\\u00(?:[01]|7f)")
 # a pattern, piece by piece: ways to write such a character, other escapes, brackets, all the rest
 _PIECE = re.compile(
@@ -41,10 +35,11 @@ _PIECE = re.compile(
 
 
 def schema_text(schema: Schema) -> str:
-    """Return a schema as JSON text, equal for equal schemas with their names in equal order.
+    """Return a schema as the compiler is to have it, in JSON: the same for schemas that ask for the
+    same in the same order.
 
-    Raises ConfigError for what is no JSON, too large or too deep, and for keywords that would not
-    be enforced.
+    Raises ConfigError for what is no JSON, too large or too deep, and for what would not be
+    enforced.
     """
     if not isinstance(schema, Mapping | bool):
         raise ConfigError(f"json_schema must be an object or true, got {type(schema).__name__}")
@@ -64,49 +59,75 @@ def schema_text(schema: Schema) -> str:
         )
     if _CONTROL_CHARACTER.search(text):
         raise ConfigError("json_schema has a control character, which replies never have")
-    _check(read, where="")
-    return text
+    result = _enforceable(read, read)
+    try:
+        check_multiples_together(result)
+    except ConfigError as error:
+        raise ConfigError(f"json_schema: {error}", hint=error.hint) from error
+    return json.dumps(result, separators=(",", ":"))
 
 
 def _no_number(text: str) -> None:
     raise ValueError(f"{text} is no number of JSON")
 
 
-def _check(schema: Any, *, where: str, depth: int = 0) -> None:
-    """Raise ConfigError for a keyword, here or below, that would not be enforced."""
+def _enforceable(schema: Any, root: Any, *, where: str = "", depth: int = 0) -> Any:
+    """Return a schema, and all below it, as the compiler enforces it; `root` is what references
+    are in. Raises ConfigError with the place of what cannot be."""
     if depth > DEEPEST_SCHEMA:
         raise _too_deep()
     if not isinstance(schema, dict):
-        return  # true, false, or what the compiler refuses
-    for keyword in schema:
-        if keyword not in _KNOWN and (not keyword.startswith("x-") or keyword == "x-guidance"):
-            raise _not_enforced(keyword, where)
-    if _promises_too_much(schema):
-        hint = "name the properties in required"
-        raise ConfigError(f"json_schema{where}: minProperties is not enforced", hint=hint)
-    if "format" in schema and "string" not in _types(schema):
-        raise ConfigError(f"json_schema{where}: format is enforced for strings only")
-    if not isinstance(schema.get("required", []), list):
-        raise ConfigError(f"json_schema{where}: required must be a list of names")
-    for pattern in _patterns(schema):
-        if _asks_for_a_control_character(pattern):
-            raise ConfigError(f"json_schema{where}: a pattern asks for a control character")
-    for path, below in _schemas_in(schema):
-        _check(below, where=f"{where}/{_shown(path)}", depth=depth + 1)
+        return schema  # true, false, or what the compiler refuses
+    try:
+        result = _here(schema, root)
+    except ConfigError as error:
+        raise ConfigError(f"json_schema{where}: {error}", hint=error.hint) from error
+
+    def below(step: str, part: Any) -> Any:
+        return _enforceable(part, root, where=f"{where}/{_shown(step)}", depth=depth + 1)
+
+    for keyword, value in result.items():
+        holds = ENFORCED[keyword].holds if keyword in ENFORCED else ()
+        if "named" in holds and isinstance(value, dict):
+            result[keyword] = {name: below(f"{keyword}/{name}", value[name]) for name in value}
+        elif "list" in holds and isinstance(value, list):
+            result[keyword] = [below(f"{keyword}/{i}", part) for i, part in enumerate(value)]
+        elif "one" in holds:
+            result[keyword] = below(keyword, value)
+    return result
 
 
-def _promises_too_much(schema: dict[str, Any]) -> bool:
-    # a name that comes twice would count twice
+def _here(schema: Mapping[str, Any], root: Any) -> dict[str, Any]:
+    """Return a schema, without what is below it, as the compiler enforces it."""
+    result = {name: schema[name] for name in schema if not asks_nothing(name, schema[name], schema)}
+    for keyword in result:
+        if keyword not in ENFORCED and keyword not in NAMING:
+            raise _not_enforced(keyword)
+    _check_values(result)
+    result = with_counts(with_format(with_property_names(result, root)))
+    return with_exact_bounds(result, is_whole=has_whole_numbers(result))
+
+
+def _check_values(schema: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a keyword whose value cannot be enforced."""
     least, required = schema.get("minProperties", 0), schema.get("required", [])
-    return isinstance(least, int) and isinstance(required, list) and least > len(required)
+    if not isinstance(required, list):
+        raise ConfigError("required must be a list of names")
+    # a name that comes twice would count twice
+    if isinstance(least, int | float) and least > len(required):
+        raise ConfigError("minProperties is not enforced", hint="name the properties in required")
+    if any(map(_asks_for_a_control_character, _patterns(schema))):
+        raise ConfigError("a pattern asks for a control character")
+    if "multipleOf" in schema:
+        check_multiple(schema["multipleOf"])
+    for keyword in ("const", "enum"):
+        if has_wide_number(schema.get(keyword)):
+            raise ConfigError(
+                f"{keyword} has a number of too many digits", hint="ask for it as text"
+            )
 
 
-def _types(schema: dict[str, Any]) -> list[Any]:
-    types = schema.get("type", "string")
-    return types if isinstance(types, list) else [types]
-
-
-def _patterns(schema: dict[str, Any]) -> list[str]:
+def _patterns(schema: Mapping[str, Any]) -> list[str]:
     named = schema.get("patternProperties", {})
     patterns = [schema.get("pattern"), *(named if isinstance(named, dict) else ())]
     return [pattern for pattern in patterns if isinstance(pattern, str)]
@@ -124,21 +145,14 @@ def _asks_for_a_control_character(pattern: str) -> bool:
     return False
 
 
-def _schemas_in(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield (place, schema) for each schema that is a part of this one."""
-    for keyword, value in schema.items():
-        if keyword in _NAMED and isinstance(value, dict):
-            yield from ((f"{keyword}/{name}", below) for name, below in value.items())
-        elif keyword in _LISTS and isinstance(value, list):
-            yield from ((f"{keyword}/{index}", below) for index, below in enumerate(value))
-        elif keyword in _ONE:
-            yield keyword, value
-
-
-def _not_enforced(keyword: str, where: str) -> ConfigError:
-    close = difflib.get_close_matches(keyword, _ENFORCED, n=1)
-    hint = f"did you mean {close[0]}?" if close else "leave it out, or say it in the prompt"
-    return ConfigError(f"json_schema{where}: {_shown(keyword)} is not enforced", hint=hint)
+def _not_enforced(keyword: str) -> ConfigError:
+    if keyword in REFUSED:
+        hint = f"{REFUSED[keyword].instead}; it may be left in where it asks for nothing"
+    else:
+        # only what is nearly the same is a slip of the pen
+        close = difflib.get_close_matches(keyword[:60], ENFORCED, n=1, cutoff=0.8)
+        hint = f"did you mean {close[0]}?" if close else "leave it out, or say it in the prompt"
+    return ConfigError(f"{_shown(keyword)} is not enforced", hint=hint)
 
 
 def _shown(name: str) -> str:
