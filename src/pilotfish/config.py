@@ -140,7 +140,7 @@ class SpeculationConfig:
 class EngineConfig:
     """Everything `build.load_engine` needs.
 
-    max_sessions    replies that may be made at once
+    max_sessions    replies that are made at once; others wait
     kept_sequences  texts of ended requests whose caches are kept for requests that begin alike; one
                     of them gives its place up to the last reply that may be made at once
     kept_tokens     tokens of all of them together, which bounds their memory

@@ -12,6 +12,7 @@ PilotfishError
 │   ├── VocabularyMismatch   draft and target do not share their tokens
 │   └── NotEnoughMemory      the model does not fit
 ├── BackendError             a backend failed while running
+│   └── NoFreeSlot           as many sequences as the model was loaded for are in use
 ├── StrictUnavailable        strict mode was asked for and the self-check failed
 ├── ServiceError             a request was not served for a reason that lies outside of it
 │   ├── QueueFull            too many requests wait already
@@ -93,6 +94,16 @@ class BackendError(PilotfishError):
     """A backend failed while running."""
 
     exit_code = 1
+
+
+class NoFreeSlot(BackendError):
+    """As many sequences as the model was loaded for are in use."""
+
+    def __init__(self, num_slots: int) -> None:
+        super().__init__(
+            f"all {num_slots} sequences of this model are in use",
+            hint="end a stream or close a cache, or load the model with a larger max_sessions",
+        )
 
 
 class StrictUnavailable(PilotfishError):

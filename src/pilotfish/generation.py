@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pilotfish.accounting.decisions import speculation_dict
 from pilotfish.accounting.metrics import prediction_tokens, reply_stats
 from pilotfish.config import Request, RequestOptions
 from pilotfish.engine.engine import Engine
+from pilotfish.engine.scheduler import Job, Scheduler
 from pilotfish.engine.session import Session
 from pilotfish.errors import ConfigError, PilotfishError, PromptError
 from pilotfish.grammar import Grammar, JsonGrammars
@@ -49,6 +50,9 @@ _LOG = logging.getLogger("pilotfish")
 _MOST_FAILURES = 8
 
 Prompt = str | Sequence[Mapping[str, Any]]
+
+# a pass of more replies costs as much as two passes
+_MOST_TOGETHER = 64
 
 
 def check_prepared(request: Request, grammar: Grammar | None) -> None:
@@ -95,15 +99,15 @@ class RunningReply:
 class ReplyStream:
     """An iterator over the pieces of one reply; `reply` is there when it has ended.
 
-    Closing it early cancels the request; the reply then ends with what was emitted.
+    Closing it early cancels the request; the reply then ends with what was emitted. A stream that
+    is dropped is closed. It is no generator: one would hold the stream that holds it, and a loop
+    that is left would keep its slot until the garbage collector runs.
     """
 
     def __init__(self, engine: Engine, running: RunningReply) -> None:
         self._engine = engine
         self._running = running
-        self._pieces = self._iterate()
-        # a stream that is dropped unread must not keep its place in the model
-        weakref.finalize(self, engine.finish, running.session).atexit = False
+        self._is_over = False
 
     def __enter__(self) -> ReplyStream:
         return self
@@ -111,15 +115,29 @@ class ReplyStream:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def __iter__(self) -> Iterator[Piece]:
-        return self._pieces
+    def __iter__(self) -> ReplyStream:
+        return self
 
     def __next__(self) -> Piece:
-        return next(self._pieces)
+        session = self._running.session
+        try:
+            while not session.done:
+                self._engine.step([session])
+                if session.done:
+                    self._engine.finish(session)
+                if (piece := self._running.take()) is not None:
+                    return piece
+        except BaseException:
+            self.close()
+            raise
+        is_first_end, self._is_over = not self._is_over, True
+        if session.error is not None and is_first_end:
+            raise session.error
+        raise StopIteration
 
     def close(self) -> None:
         """Stop generating now."""
-        self._pieces.close()
+        self._is_over = True
         self._engine.finish(self._running.session)
 
     @property
@@ -127,21 +145,13 @@ class ReplyStream:
         """Return the finished reply; PilotfishError while the stream is still running."""
         return self._running.reply
 
-    def _iterate(self) -> Generator[Piece, None, None]:
-        rounds = self._engine.run(self._running.session)
-        try:
-            for _ in rounds:
-                if (piece := self._running.take()) is not None:
-                    yield piece
-        finally:
-            rounds.close()
-
 
 class TextEngine:
     """A target model with its drafter, ready to answer: what `pilotfish.load` returns.
 
-    Several threads may generate at once, up to the number of sessions it was loaded with. Use it
-    as a context manager, or `close()` it, to free the models.
+    Several threads may generate at once. As many replies are made at a time as it was loaded with
+    sessions for (`max_sessions`); the others wait their turn. Use it as a context manager, or
+    `close()` it, to free the models.
     """
 
     def __init__(
@@ -235,36 +245,63 @@ class TextEngine:
     def generate(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> Reply:
         """Return the reply to one prompt; `options` are those of `Request` and
         `SamplingSettings`. Raises PromptError, ConfigError or BackendError."""
-        stream = self.stream(prompt, **options)
-        for _ in stream:
-            pass
+        with self.stream(prompt, **options) as stream:
+            for _ in stream:
+                pass
         return stream.reply
 
     def stream(self, prompt: Prompt, **options: Unpack[RequestOptions]) -> ReplyStream:
-        """Return an iterator over the pieces of the reply, one a round."""
-        request = Request.from_options(options)
-        return ReplyStream(self.engine, self._start(self.prompt_ids(prompt, request), request))
+        """Return an iterator over the pieces of the reply, one a round.
+
+        It holds one of the engine's slots until it ends, is closed or is dropped. While all are
+        held by replies that other threads make, this waits; raises NoFreeSlot where they are held
+        by streams that nobody goes on with.
+        """
+        request = self.tokenized(Request.from_options(options))
+        prompt_ids = self.prompt_ids(prompt, request)
+        grammar = self.prepare_grammar(request)
+        running = self.engine.wait_for_slot(lambda: self.open(prompt_ids, request, grammar))
+        try:
+            while not self.engine.read(running.session):
+                pass
+        except BaseException:
+            self.engine.finish(running.session)
+            raise
+        return ReplyStream(self.engine, running)
 
     def generate_batch(
         self, prompts: Sequence[Prompt], **options: Unpack[RequestOptions]
     ) -> list[Reply]:
-        """Return the replies to several prompts, generated together: each equals its solo run.
+        """Return the replies to any number of prompts, generated together as far as there are
+        slots: each equals its solo run. Raises as `generate` does, for the first that fails."""
+        request = self.tokenized(Request.from_options(options))
+        grammar = self.prepare_grammar(request)
+        prompt_ids = [self.prompt_ids(prompt, request) for prompt in as_prompts(prompts)]
+        for each in prompt_ids:
+            self.engine.check(each, request.settings)
+        scheduler = Scheduler(self.engine, max_running=_MOST_TOGETHER)
+        running: dict[int, RunningReply] = {}
 
-        At most as many prompts as the engine was loaded with sessions for.
-        """
-        request = Request.from_options(options)
-        running: list[RunningReply] = []
+        def begin(index: int, job: Job) -> Session:
+            others_run = any(not each.session.done for each in reversed(running.values()))
+            running[index] = self.engine.wait_for_slot(
+                lambda: self.open(job.prompt, request, grammar), waits=not others_run
+            )
+            return running[index].session
+
+        scheduler.add(
+            Job(prompt=each, num_tokens=len(each), begin=partial(begin, index))
+            for index, each in enumerate(prompt_ids)
+        )
         try:
-            for prompt in as_prompts(prompts):
-                running.append(self._start(self.prompt_ids(prompt, request), request))
-            self.engine.run_together([each.session for each in running])
+            while not scheduler.is_idle:
+                for job in scheduler.step().ended:
+                    if job.error is not None:
+                        raise job.error
         finally:
-            for each in running:
-                self.engine.finish(each.session)
-        for each in running:
-            if each.session.error is not None:
-                raise each.session.error
-        return [each.reply for each in running]
+            for reply in running.values():
+                self.engine.finish(reply.session)
+        return [running[index].reply for index in range(len(prompt_ids))]
 
     def open(
         self, prompt_ids: Sequence[int], request: Request, grammar: Grammar | None = None
@@ -292,16 +329,6 @@ class TextEngine:
             constraint=None if grammar is None else grammar.constraint(),
         )
         return RunningReply(self, session, text)
-
-    def _start(self, prompt_ids: Sequence[int], request: Request) -> RunningReply:
-        running = self.open(prompt_ids, request, self.prepare_grammar(request))
-        try:
-            while not self.engine.read(running.session):
-                pass
-        except BaseException:
-            self.engine.finish(running.session)
-            raise
-        return running
 
     def make_reply(self, session: Session, text: ReplyText) -> Reply:
         """Return the reply of a session that has ended."""

@@ -6,7 +6,8 @@ again. Used for targets and for draft models alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,17 +25,18 @@ _NO_LIMIT = 1 << 62
 class _Entry:
     """A cache and the tokens in it; while the sequence runs they are its own list, which grows.
 
-    `most_reusable` is where the tokens end that may be taken over.
+    `most_reusable` is where the tokens end that may be taken over. While the cache `is_changing` it
+    may hold drafts that are no part of the text, and for good if whatever changes it is broken off.
     """
 
     cache: Cache
     tokens: Sequence[int] | IdArray
     most_reusable: int
+    is_changing: bool = False
 
     @property
     def num_reusable(self) -> int:
-        # after a failed pass a cache may hold drafts that are no part of the text
-        return min(len(self.cache), len(self.tokens), self.most_reusable)
+        return 0 if self.is_changing else min(len(self.cache), len(self.tokens), self.most_reusable)
 
     def num_common(self, ids: IdArray) -> int:
         """Return how many tokens at the beginning are those of `ids` [n]."""
@@ -134,8 +136,30 @@ class PrefixPool:
         if (entry := self._live.get(key)) is not None:
             entry.most_reusable = 0
 
+    @contextmanager
+    def changing(self, keys: Sequence[int]) -> Iterator[None]:
+        """Mark running sequences while their caches are changed.
+
+        If the block ends by an exception, whatever it is, their caches may say something else than
+        their tokens: nobody takes them over from then on, and they are not kept.
+        """
+        entries = [entry for key in keys if (entry := self._live.get(key)) is not None]
+        for entry in entries:
+            if entry.is_changing:  # an earlier change was broken off
+                entry.most_reusable = 0
+            entry.is_changing = True
+        yield
+        for entry in entries:
+            entry.is_changing = False
+
+    def is_broken_off(self, key: int) -> bool:
+        """Return whether a change of a running sequence's cache did not come to its end."""
+        entry = self._live.get(key)
+        return entry is not None and entry.is_changing
+
     def end(self, key: int) -> None:
         """End a sequence: its cache is kept, or closed. Safe to repeat."""
+        # from here on it is kept, closed or, where something breaks this off, dropped
         entry = self._live.pop(key, None)
         if entry is None:
             return

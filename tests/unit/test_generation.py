@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import itertools
 import json
 import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from pilotfish.errors import (
     BackendError,
     ConfigError,
     ContextLengthExceeded,
+    NoFreeSlot,
     PilotfishError,
     PromptError,
 )
@@ -273,11 +276,145 @@ def test_a_batch_gives_what_each_prompt_gives_alone(drafter: Any, settings: dict
     assert engine.generate_batch([], raw=True) == []
 
 
-def test_a_batch_larger_than_the_engine_is_refused_and_frees_its_places() -> None:
+@pytest.mark.parametrize("num_slots", [1, 2, 5])
+def test_a_batch_larger_than_the_engine_waits_for_slots_and_gives_the_same_replies(
+    num_slots: int,
+) -> None:
+    prompts = [f"{number}: go" for number in range(20)]
+    options: dict[str, Any] = {"raw": True, "max_tokens": 6, "temperature": 0.9, "seed": 4}
+    logits = random_logits(258, memory=4)
+    engine = text_engine(logits, words=tokenizer(), max_sessions=num_slots)
+    alone = text_engine(logits, words=tokenizer())
+    together = engine.generate_batch(prompts, **options)
+    for prompt, reply in zip(prompts, together, strict=True):
+        same(reply, alone.generate(prompt, **options))
+    # as many together as there are slots
+    widths = engine.engine.target.log.widths  # type: ignore[attr-defined]
+    assert max(len(each) for each in widths) == num_slots
+    assert len(engine.engine.target.open_caches) == 0  # type: ignore[attr-defined]
+
+
+def test_a_batch_with_a_prompt_that_cannot_be_used_begins_nothing() -> None:
+    engine = text_engine(random_logits(258), words=tokenizer(), context_size=40)
+    with pytest.raises(ContextLengthExceeded):
+        engine.generate_batch(["fits", "does not fit" * 10], raw=True, max_tokens=3)
+    assert engine.engine.target.log.evaluations == []  # type: ignore[attr-defined]
+
+
+def test_a_batch_that_fails_frees_its_slots() -> None:
+    engine = text_engine(random_logits(258), words=tokenizer(), max_sessions=2, fail_at=4)
+    with pytest.raises(BackendError, match="pass 4"):
+        engine.generate_batch(["one", "two", "three"], raw=True, max_tokens=9)
+    assert len(engine.generate_batch(["one", "two"], raw=True, max_tokens=3)) == 2
+
+
+def in_threads(*functions: Callable[[], Any]) -> list[Any]:
+    """Return what each function returned or raised, each in a thread of its own."""
+    results: list[Any] = [None] * len(functions)
+
+    def work(index: int) -> None:
+        try:
+            results[index] = functions[index]()
+        except BaseException as error:
+            results[index] = error
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(functions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def test_threads_beyond_the_slots_wait_their_turn() -> None:
+    engine = text_engine(random_logits(258, memory=4), words=tokenizer(), max_sessions=2)
+    options: dict[str, Any] = {"raw": True, "max_tokens": 10, "seed": 1}
+
+    def streamed(prompt: str) -> list[int]:
+        pieces = engine.stream(prompt, **options)
+        return [token.token_id for piece in pieces for token in piece.tokens]
+
+    prompts = [f"{number}: go" for number in range(12)]
+    expected = [engine.generate(prompt, **options).token_ids for prompt in prompts]
+    assert in_threads(*(partial(streamed, prompt) for prompt in prompts)) == expected
+
+
+def test_a_batch_leaves_free_slots_to_threads_that_wait() -> None:
+    """Else whoever asks while a batch runs would wait for all of it."""
+    engine = text_engine(random_logits(258), words=tokenizer(), max_sessions=1)
+    order: list[str] = []
+    begun = threading.Event()
+    target: Any = engine.engine.target
+    forward = target.forward
+
+    def watched(segments: Any) -> Any:
+        order.append(chr(segments[0].cache.tokens[0]) if segments[0].cache.tokens else "new")
+        begun.set()
+        while not engine.engine.num_waiting_threads and "X" not in order:
+            time.sleep(0.001)  # the batch is in its first pass until the other thread asks
+        return forward(segments)
+
+    target.forward = watched
+
+    def alone() -> None:
+        begun.wait(30)
+        engine.generate("X", raw=True, max_tokens=2)
+
+    in_threads(
+        lambda: engine.generate_batch(["A.", "B.", "C.", "D."], raw=True, max_tokens=2), alone
+    )
+    replies = [each for each in order if each != "new"]
+    assert replies.index("X") < replies.index("D")
+
+
+def test_who_holds_all_slots_and_asks_for_one_more_is_refused_at_once() -> None:
     engine = text_engine(random_logits(258), words=tokenizer(), max_sessions=2)
-    with pytest.raises(BackendError):
-        engine.generate_batch(PROMPTS, raw=True, max_tokens=3)
-    assert len(engine.generate_batch(PROMPTS[:2], raw=True, max_tokens=3)) == 2
+    both_hold = threading.Barrier(2, timeout=30)
+
+    def hold_and_ask() -> int:
+        held = engine.stream("held", raw=True, max_tokens=30)
+        next(held)
+        both_hold.wait()
+        with held:
+            return len(engine.generate("more", raw=True, max_tokens=3).token_ids)
+
+    results = in_threads(hold_and_ask, hold_and_ask)
+    # one is refused, and what it held goes to the other
+    assert sorted(isinstance(each, NoFreeSlot) for each in results) == [False, True]
+    assert 3 in results
+
+
+def test_nobody_waits_for_a_stream_whose_thread_has_ended() -> None:
+    engine = text_engine(random_logits(258), words=tokenizer(), max_sessions=1)
+    (held,) = in_threads(lambda: engine.stream(PROMPT, raw=True))
+    with pytest.raises(NoFreeSlot):
+        engine.generate(PROMPT, raw=True, max_tokens=2)
+    held.close()
+    assert len(engine.generate(PROMPT, raw=True, max_tokens=2).token_ids) == 2
+
+
+def test_nobody_waits_forever_for_a_thread_that_does_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pilotfish.engine.engine.MOST_IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("pilotfish.engine.engine._SECONDS_BETWEEN_LOOKS", 0.02)
+    engine = text_engine(random_logits(258), words=tokenizer(), max_sessions=1)
+    holds, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held = engine.stream(PROMPT, raw=True)
+        holds.set()
+        may_end.wait(30)
+        held.close()
+
+    def ask() -> int:
+        holds.wait(30)
+        try:
+            return len(engine.generate(PROMPT, raw=True).token_ids)
+        finally:
+            may_end.set()
+
+    assert isinstance(in_threads(hold, ask)[1], NoFreeSlot)
 
 
 def test_closing_a_stream_cancels_and_frees_the_place() -> None:
@@ -502,7 +639,6 @@ def test_a_stream_that_is_dropped_unread_leaves_its_place_to_the_next_one() -> N
     engine = text_engine(random_logits(258), words=tokenizer(), max_sessions=1)
     stream = engine.stream(PROMPT, raw=True)
     del stream
-    gc.collect()
     assert engine.generate(PROMPT, raw=True, max_tokens=2).usage.completion_tokens == 2
 
 

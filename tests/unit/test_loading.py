@@ -34,6 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def program(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Program:
     """Return a function that runs the command line for its code, stdout and stderr."""
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdin", None)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         capfd.readouterr()

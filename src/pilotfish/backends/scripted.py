@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from pilotfish.errors import BackendError, CacheNotTruncatable
+from pilotfish.errors import BackendError, CacheNotTruncatable, NoFreeSlot
 from pilotfish.types import FloatArray, Segment
 
 LogitsFunction = Callable[[tuple[int, ...]], "Sequence[float] | FloatArray"]
@@ -101,7 +102,7 @@ class ScriptedCache:
     def close(self) -> None:
         """Give the place back."""
         self.closed = True
-        self._model.open_caches.discard(self.sequence)
+        self._model.forget(self)
 
 
 class ScriptedModel:
@@ -136,16 +137,26 @@ class ScriptedModel:
         self.context_size = context_size
         self.max_width = max_width
         self.can_truncate = can_truncate
-        self.open_caches: set[int] = set()
+        # a cache that is dropped without being closed is not in it
+        self._open_caches: WeakValueDictionary[int, ScriptedCache] = WeakValueDictionary()
         self.log = EvaluationLog()
 
+    @property
+    def open_caches(self) -> set[int]:
+        """Return the sequences of the caches that are open."""
+        return set(self._open_caches)
+
     def new_cache(self) -> ScriptedCache:
-        """Return an empty cache; BackendError when `max_sessions` are open."""
-        if len(self.open_caches) >= self._max_sessions:
-            raise BackendError(f"all {self._max_sessions} sequences are in use")
+        """Return an empty cache; NoFreeSlot when `max_sessions` are open."""
+        if len(self._open_caches) >= self._max_sessions:
+            raise NoFreeSlot(self._max_sessions)
         self._num_caches += 1
-        self.open_caches.add(self._num_caches)
-        return ScriptedCache(self, self._num_caches)
+        cache = self._open_caches[self._num_caches] = ScriptedCache(self, self._num_caches)
+        return cache
+
+    def forget(self, cache: ScriptedCache) -> None:
+        """Take back the place of a cache; callers use `cache.close`."""
+        self._open_caches.pop(cache.sequence, None)
 
     def forward(self, segments: Sequence[Segment]) -> list[FloatArray]:
         """Evaluate the segments; BackendError if two threads call at once."""

@@ -198,8 +198,9 @@ class ModelDrafter:
 
     def forget(self, request_id: int) -> None:
         """Give the request's cache back: it is kept for requests that begin alike, or closed."""
-        if self._requests.pop(request_id, None) is not None:
-            self._prefixes.end(request_id)
+        # in this order: broken off in between, it can be repeated
+        self._prefixes.end(request_id)
+        self._requests.pop(request_id, None)
 
     def _begin(self, view: SessionView, budget: int, rule: StopRule) -> _Draft | None:
         # drafting k tokens evaluates positions up to len(tokens) + k - 2 of the draft's context
@@ -267,14 +268,10 @@ class ModelDrafter:
     def _forward(
         self, requests: Sequence[_Request], segments: Sequence[Segment]
     ) -> list[FloatArray]:
-        try:
+        with self._prefixes.changing([request.request_id for request in requests]):
             rows = self._model.forward(segments)
-        except BackendError:
-            for request in requests:
-                self._prefixes.distrust(request.request_id)
-            raise
-        for request, segment in zip(requests, segments, strict=True):
-            request.read.extend(segment.token_ids)
+            for request, segment in zip(requests, segments, strict=True):
+                request.read.extend(segment.token_ids)
         return rows
 
     def _own_entries(self, row: FloatArray, request: _Request) -> FloatArray:

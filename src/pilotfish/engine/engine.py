@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, TypedDict
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from pilotfish.engine.round import Clock, run_round
 from pilotfish.engine.session import Session, never_stops
-from pilotfish.errors import ContextLengthExceeded, PilotfishError, PromptError
+from pilotfish.errors import (
+    BackendError,
+    ContextLengthExceeded,
+    NoFreeSlot,
+    PilotfishError,
+    PromptError,
+)
 from pilotfish.prefixes import PrefixPool
 from pilotfish.protocols import Constraint, Controller, Drafter, TargetModel
 from pilotfish.types import DraftWish, EmittedToken, RoundRecord, SamplingSettings, Segment
@@ -24,6 +34,11 @@ if TYPE_CHECKING:
 PROMPT_CHUNK_TOKENS = 256
 # seeds stay below 2**53 so that they survive JSON readers that know only doubles
 SEED_BITS = 53
+# a thread waits for a slot no longer than this while nothing at all is done by others
+MOST_IDLE_SECONDS = 60.0
+_SECONDS_BETWEEN_LOOKS = 0.5
+
+T = TypeVar("T")
 
 
 class SessionOptions(TypedDict, total=False):
@@ -41,8 +56,11 @@ class SessionOptions(TypedDict, total=False):
 class Engine:
     """Runs requests on a target model with a drafter and a controller.
 
-    Rounds are taken under a lock, so several threads may drive their own sessions. `prefixes` hands
+    Passes are taken under a lock, so several threads may drive their own sessions. `prefixes` hands
     out the target's caches, with what other sessions have read of the same text.
+
+    Sessions belong to those who opened them: one that is dropped without being finished, in
+    whatever way, gives its cache back before the next pass.
     """
 
     def __init__(
@@ -62,7 +80,17 @@ class Engine:
         self._verify_rule = verify_rule
         self._clock = clock
         self._lock = threading.RLock()
+        self._slot_freed = threading.Condition(self._lock)
         self._request_ids = itertools.count(1)
+        self._sessions: dict[int, weakref.ref[Session]] = {}
+        # requests that are over and still hold something: finalizers run at any time, in a pass
+        # too, so all they do is to leave a note here
+        self._given_up: deque[int] = deque()
+        self._is_busy = False
+        # threads that wait for a slot, in turn, and who advanced each session last
+        self._waiting_threads: list[int] = []
+        self._drivers: dict[int, int] = {}
+        self._num_passes = 0
 
     def open(
         self,
@@ -79,11 +107,12 @@ class Engine:
         """Return a session whose prompt is to be read by `read`, pass by pass.
 
         A prompt may fill the context exactly; it then gets one token. `max_tokens` None is as
-        many as the context holds. Raises PromptError, ContextLengthExceeded or BackendError.
+        many as the context holds. Raises PromptError, ContextLengthExceeded or BackendError, which
+        is NoFreeSlot where as many sessions are open as the target has slots.
         """
         settings = settings or SamplingSettings()
         room = self.check(prompt, settings)
-        with self._lock:
+        with self._exclusively():
             cache = self.prefixes.begin(prompt)
             try:
                 session = Session(
@@ -102,10 +131,48 @@ class Engine:
             except BaseException:
                 cache.close()
                 raise
-            self.prefixes.watch(
-                session.request_id, cache, session.tokens, num_prompt_tokens=len(prompt)
-            )
+            self._register(session)
         return session
+
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        """Hold the engine for one pass, after giving back what has been given up."""
+        with self._lock:
+            try:
+                self._is_busy = True
+                self._release_given_up()
+                yield
+            finally:
+                self._is_busy = False
+
+    def _register(self, session: Session) -> None:
+        key, given_up = session.request_id, self._given_up
+        self._sessions[key] = weakref.ref(session, lambda _: given_up.append(key))
+        self._drivers[key] = threading.get_ident()
+        self.prefixes.watch(
+            key, session.cache, session.tokens, num_prompt_tokens=session.num_prompt_tokens
+        )
+
+    def _release_given_up(self) -> None:
+        while self._given_up:
+            self._release(self._given_up[0])
+            self._given_up.popleft()  # last: the note stays until all is given back
+
+    def _release(self, key: int) -> None:
+        reference = self._sessions.pop(key, None)
+        self._drivers.pop(key, None)
+        try:
+            self.prefixes.end(key)
+        finally:
+            self._slot_freed.notify_all()
+            self._forget(key, None if reference is None else reference())
+
+    def _forget(self, key: int, session: Session | None) -> None:
+        try:
+            self.drafter.forget(key)
+        except Exception as error:  # as in a round: a drafter never costs the reply
+            if session is not None:
+                session.drafting_error = error
 
     def read(self, session: Session, *, most_tokens: int | None = None) -> bool:
         """Read one pass of the session's prompt; return whether it is read, all but its last token,
@@ -117,8 +184,8 @@ class Engine:
         """
         start = self._clock()
         # the lock is taken pass by pass: running sessions go on in between
-        with self._lock:
-            if session.done:
+        with self._exclusively():
+            if not self._can_go_on(session):
                 return True
             unread = session.tokens[len(session.cache) : -1]
             if unread:
@@ -177,10 +244,10 @@ class Engine:
         to_next_cut = PROMPT_CHUNK_TOKENS - len(session.cache) % PROMPT_CHUNK_TOKENS
         chunk = unread[: min(to_next_cut, most_tokens)]
         try:
-            self.target.forward([Segment(session.cache, chunk, first_row=len(chunk))])
+            with self.prefixes.changing([session.request_id]):
+                self.target.forward([Segment(session.cache, chunk, first_row=len(chunk))])
         except PilotfishError as error:
             session.fail(error)
-            self.prefixes.distrust(session.request_id)
             raise
 
     def _prepare_drafter(self, session: Session) -> None:
@@ -191,22 +258,37 @@ class Engine:
             session.is_prepared = True
 
     def step(self, sessions: Sequence[Session]) -> list[RoundRecord]:
-        """Advance the sessions that are not done by one round; return the records."""
-        with self._lock:
-            running = [session for session in sessions if not session.done]
+        """Advance the sessions that are not done by one round; return the records.
+
+        A session whose earlier pass was broken off, by Ctrl-C say, ends with an error: its cache
+        may say anything.
+        """
+        with self._exclusively():
+            running = [session for session in sessions if self._can_go_on(session)]
             if not running:
                 return []
-            records = run_round(
-                running,
-                target=self.target,
-                drafter=self.drafter,
-                controller=self.controller,
-                clock=self._clock,
-            )
+            with self.prefixes.changing([session.request_id for session in running]):
+                records = run_round(
+                    running,
+                    target=self.target,
+                    drafter=self.drafter,
+                    controller=self.controller,
+                    clock=self._clock,
+                )
             for session in running:
                 if session.error is not None:
                     self.prefixes.distrust(session.request_id)
             return records
+
+    def _can_go_on(self, session: Session) -> bool:
+        """Return whether the session is to be advanced, by the thread that asks."""
+        if session.done:
+            return False
+        self._num_passes += 1
+        self._drivers[session.request_id] = threading.get_ident()
+        if self.prefixes.is_broken_off(session.request_id):
+            session.fail(BackendError("an earlier pass of this request was broken off"))
+        return not session.done
 
     def run(self, session: Session) -> Generator[list[EmittedToken], None, None]:
         """Yield what each round emits until the session is done; raises its error if it failed.
@@ -234,11 +316,76 @@ class Engine:
                 self.finish(session)
 
     def finish(self, session: Session) -> None:
-        """Give back what the session holds; a running session is cancelled. Safe to repeat."""
+        """Give back what the session holds; a running session is cancelled. Safe to repeat.
+
+        Inside a pass, where a finalizer may call it, that is left for the end of the pass.
+        """
+        session.cancel()
+        self._given_up.append(session.request_id)
         with self._lock:
-            session.cancel()
-            self.prefixes.end(session.request_id)
-            try:
-                self.drafter.forget(session.request_id)
-            except Exception as error:  # as in a round: a drafter never costs the reply
-                session.drafting_error = error
+            if not self._is_busy:
+                with self._exclusively():
+                    pass
+
+    def wait_for_slot(self, open_session: Callable[[], T], *, waits: bool = True) -> T:
+        """Return what `open_session` returns; it is called again while it raises NoFreeSlot and
+        other threads are at work on sessions that will end. Threads get their turns in the order in
+        which they came.
+
+        Raises NoFreeSlot where none will be free: whoever holds them waits here, too, or has ended,
+        or has done nothing for long. Without `waits` it does so at once, also where other threads
+        wait: a free slot is theirs.
+        """
+        if not waits:
+            with self._lock:
+                if self._waiting_threads:
+                    raise NoFreeSlot(len(self._sessions))
+                return open_session()
+        me = threading.get_ident()
+        try:
+            # before the lock: who takes it again and again must see that somebody waits
+            self._waiting_threads.append(me)
+            with self._lock:
+                try:
+                    return self._open_in_turn(me, open_session)
+                finally:
+                    self._stop_waiting(me)
+        finally:
+            self._stop_waiting(me)  # where the lock was never taken
+
+    def _stop_waiting(self, thread: int) -> None:
+        with self._lock:
+            if thread in self._waiting_threads:
+                self._waiting_threads.remove(thread)
+                self._slot_freed.notify_all()
+
+    def _open_in_turn(self, me: int, open_session: Callable[[], T]) -> T:
+        idle_seconds, num_passes, has_collected = 0.0, self._num_passes, False
+        while True:
+            is_stuck = idle_seconds >= MOST_IDLE_SECONDS or not self._others_work()
+            # who holds slots and waits for more gives way to those who wait for theirs
+            holds_some = me in self._drivers.values()
+            if self._waiting_threads[0] == me or (is_stuck and holds_some):
+                try:
+                    return open_session()
+                except NoFreeSlot:
+                    if is_stuck and has_collected:
+                        raise
+            if is_stuck and not has_collected:
+                # streams that were left may wait for the garbage collector
+                gc.collect()
+                has_collected = True
+            elif self._slot_freed.wait(_SECONDS_BETWEEN_LOOKS) or self._num_passes != num_passes:
+                idle_seconds, num_passes = 0.0, self._num_passes
+            else:
+                idle_seconds += _SECONDS_BETWEEN_LOOKS
+
+    @property
+    def num_waiting_threads(self) -> int:
+        """Return how many threads wait for a slot."""
+        return len(self._waiting_threads)
+
+    def _others_work(self) -> bool:
+        """Return whether a session is in the hands of a thread that lives and does not wait."""
+        alive = {thread.ident for thread in threading.enumerate()}
+        return bool(alive.intersection(self._drivers.values()).difference(self._waiting_threads))

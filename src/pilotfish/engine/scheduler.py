@@ -100,6 +100,7 @@ class Scheduler:
         self._waiting: deque[Job] = deque()
         self._placed: list[Job] = []
         self._reading: deque[Job] = deque()  # whose turn it is to read comes first
+        self._is_full = False  # the model has no slot left until a job of ours ends
 
     @property
     def num_waiting(self) -> int:
@@ -175,15 +176,18 @@ class Scheduler:
 
     def _begin(self) -> list[Job]:
         """Open the sessions of those that have a place; return those that failed."""
-        failed = []
+        failed: list[Job] = []
         for job in [job for job in self._placed if job.session is None]:
+            if self._is_full:
+                break
             if self._is_read_for_another(job):
                 continue
             try:
                 job.session = job.begin(job)
             except Exception as error:
                 if isinstance(error, BackendError) and self.begun:
-                    break  # the model's places are taken: one will be free
+                    self._is_full = True
+                    break
                 self._end(job, error)
                 failed.append(job)
                 continue
@@ -254,7 +258,7 @@ class Scheduler:
     def _end(self, job: Job, error: Exception | None = None) -> None:
         """Take the job's place back; the only way a job ends."""
         assert not job.has_ended, "a job ends once"
-        job.has_ended, job.error = True, error
+        job.has_ended, job.error, self._is_full = True, error, False
         if job in self._placed:
             self._placed.remove(job)
         else:

@@ -210,9 +210,10 @@ def test_plans_are_cut_to_what_the_models_hold(
 def test_without_a_place_there_is_an_error_and_a_failed_pass_gives_places_back() -> None:
     clock = FakeClock()
     full = model(clock, staircase(COSTS), max_sessions=1)
-    full.new_cache()
+    held = full.new_cache()
     with pytest.raises(BackendError, match="in use"):
         measure(full, plan=PLAN, clock=clock)
+    held.close()
     failing = model(clock, staircase(COSTS), fail_at=4)
     with pytest.raises(BackendError, match="as told"):
         measure(failing, plan=PLAN, clock=clock)

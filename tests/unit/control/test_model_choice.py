@@ -40,8 +40,8 @@ def test_a_prompt_is_read_for_drafts_only_where_it_pays_among_those_that_run() -
     for number, is_read in ((1, True), (8, False)):
         pair = controlled(curve=CURVES["flat"], draft_seconds=0.5)
         wishes = [DraftWish(drafter="none")] * (number - 1) + [DraftWish()]
-        for wish in wishes:
-            pair.engine.start((1, 2, 3), max_tokens=200, wish=wish)
+        running = [pair.engine.start((1, 2, 3), max_tokens=200, wish=wish) for wish in wishes]
+        assert len(running) == number
         assert pair.draft is not None
         assert bool(pair.draft.log.evaluations) == is_read
 

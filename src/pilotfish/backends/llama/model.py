@@ -32,6 +32,7 @@ from pilotfish.errors import (
     BackendError,
     CacheNotTruncatable,
     ConfigError,
+    NoFreeSlot,
     StrictUnavailable,
 )
 from pilotfish.types import FloatArray, Segment
@@ -248,10 +249,7 @@ class LlamaModel:
         # neighbours in id share passes, so the lowest free id keeps sequences together
         sequence = next((s for s in range(places) if s not in self._open_caches), None)
         if sequence is None:
-            raise BackendError(
-                f"all {places} sequences of this model are in use",
-                hint="close a cache, or load the model with a larger max_sessions",
-            )
+            raise NoFreeSlot(places)
         # what a cache that was dropped without being closed left there
         self._context.truncate(sequence, 0)
         cache = LlamaCache(self, sequence)

@@ -34,7 +34,7 @@ from pilotfish.backends.native.loading import (
 from pilotfish.backends.native.self_check import SelfCheck, kept_or_run
 from pilotfish.backends.segments import check_prefix, check_segments
 from pilotfish.backends.self_check import file_identity, sample_text
-from pilotfish.errors import BackendError, NotEnoughMemory
+from pilotfish.errors import BackendError, NoFreeSlot, NotEnoughMemory
 from pilotfish.gguf import GgufHeader
 from pilotfish.types import FloatArray, Segment
 
@@ -244,10 +244,7 @@ class NativeModel:
     def _require_place(self) -> None:
         places = self._options.max_sessions
         if len(self._open_caches) >= places:
-            raise BackendError(
-                f"all {places} sequences of this model are in use",
-                hint="close a cache, or load the model with a larger max_sessions",
-            )
+            raise NoFreeSlot(places)
 
     def _opened(self, sequence: CoreSequence) -> NativeCache:
         cache = NativeCache(self, sequence)
