@@ -47,6 +47,7 @@ class StandIn:
     delay_seconds: float = 0.0
     ranges: list[str] = field(default_factory=list)
     num_downloads: int = 0
+    num_listings: int = 0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -60,7 +61,8 @@ class Handler(BaseHTTPRequestHandler):
         self._answer_file(with_body=False)
 
     def do_GET(self) -> None:
-        if self.path.startswith(f"/api/models/{REPOSITORY}"):
+        if self.path.casefold().startswith(f"/api/models/{REPOSITORY}"):
+            self.stand_in.num_listings += 1
             siblings = [{"rfilename": name} for name in self.stand_in.files]
             body = json.dumps({"id": REPOSITORY, "siblings": siblings}).encode()
             self._start(200, {"Content-Length": str(len(body)), "Content-Type": "application/json"})
@@ -509,6 +511,145 @@ def test_a_file_is_chosen_only_where_the_choice_is_clear(stand_in: StandIn) -> N
         models.pull(REPOSITORY)
 
 
+MANY = {
+    "a.Q4_K_M.gguf": b"4",
+    "a-UD-Q4_K_M.gguf": b"ud",
+    "a.IQ4_XS.gguf": b"iq4",
+    "a-q8_0-00001-of-00002.gguf": b"8, one",
+    "a-q8_0-00002-of-00002.gguf": b"8, two",
+    "BF16/a-BF16.gguf": b"bf16",
+    "mmproj-F16.gguf": b"m",
+}
+
+
+@pytest.mark.parametrize(
+    ("reference", "name"),
+    [
+        ("org/repo", "a.Q4_K_M.gguf"),
+        ("org/repo:latest", "a.Q4_K_M.gguf"),
+        ("org/repo:Q4_K_M", "a.Q4_K_M.gguf"),
+        ("org/repo:q4_k_m", "a.Q4_K_M.gguf"),
+        ("org/repo:UD-Q4_K_M", "a-UD-Q4_K_M.gguf"),
+        ("org/repo:IQ4_XS", "a.IQ4_XS.gguf"),
+        ("org/repo:Q8_0", "a-q8_0-00001-of-00002.gguf"),
+        ("org/repo:bf16", "BF16/a-BF16.gguf"),
+        ("Org/REPO:Q4_K_M", "a.Q4_K_M.gguf"),
+        ("org/repo:A.q4_k_m.GGUF", "a.Q4_K_M.gguf"),
+        ("hf.co/org/repo", "a.Q4_K_M.gguf"),
+        ("hf.co/org/repo:Q8_0", "a-q8_0-00001-of-00002.gguf"),
+        ("huggingface.co/org/repo/", "a.Q4_K_M.gguf"),
+        ("hf://org/repo/BF16/a-BF16.gguf", "BF16/a-BF16.gguf"),
+        ("https://huggingface.co/org/repo", "a.Q4_K_M.gguf"),
+        ("https://huggingface.co/org/repo/tree/main", "a.Q4_K_M.gguf"),
+        ("https://huggingface.co/org/repo/blob/main/a.IQ4_XS.gguf", "a.IQ4_XS.gguf"),
+        ("https://HF.co/org/repo/resolve/main/BF16/a-BF16.gguf", "BF16/a-BF16.gguf"),
+        ("http://www.huggingface.co/org/repo/raw/main/a.IQ4_XS.gguf#x", "a.IQ4_XS.gguf"),
+        (
+            " https://huggingface.co/org/repo/resolve/main/a%2EIQ4_XS.gguf?download=true\n",
+            "a.IQ4_XS.gguf",
+        ),
+        (
+            "https://huggingface.co/org/repo/blob/main/a-q8_0-00002-of-00002.gguf",
+            "a-q8_0-00001-of-00002.gguf",
+        ),
+        ("{endpoint}/org/repo/blob/main/a.IQ4_XS.gguf", "a.IQ4_XS.gguf"),
+    ],
+)
+def test_what_people_type_or_copy_means_a_file_of_the_hub(
+    cache: Path, stand_in: StandIn, reference: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in.files = dict(MANY)
+    reference = reference.format(endpoint=stand_in.endpoint)
+    with pytest.raises(UnknownModel, match="is not downloaded") as caught:
+        models.resolve(reference)
+    assert caught.value.hint.startswith("pilotfish models pull ")
+    path = models.pull(reference)
+    assert path == models.models_folder() / "hub" / "org" / "repo" / name
+    parts = [part for part in MANY if part.startswith(name.removesuffix("1-of-00002.gguf"))]
+    for part in parts:
+        assert (path.parent / Path(part).name).read_bytes() == MANY[part]
+    assert stand_in.num_downloads == len(parts)
+    # and once it is here, the hub is asked for nothing but the choice that was left to us
+    num_listings = stand_in.num_listings
+    assert models.resolve(reference) == models.pull(reference) == path
+    assert stand_in.num_downloads == len(parts)
+    meaning = models.parse_reference(reference)
+    assert isinstance(meaning, models.HubReference)
+    is_open = not meaning.file_name and not meaning.quantization
+    assert stand_in.num_listings == num_listings + is_open
+    assert models.resolve(str(meaning)) == path
+    assert models.remove(reference) > 0
+    assert left_in(cache) == []
+
+
+@pytest.mark.parametrize("reference", ["org/repo:Q4_K", "hf.co/org/repo:Q5_K_M", "org/repo:4"])
+def test_a_quantization_that_is_not_there_names_those_that_are(
+    stand_in: StandIn, reference: str
+) -> None:
+    stand_in.files = dict(MANY)
+    with pytest.raises(ModelError, match="org/repo has no GGUF file in ") as caught:
+        models.pull(reference)
+    assert "a.Q4_K_M.gguf" in str(caught.value)
+    assert caught.value.hint.startswith("choose one: org/repo:")
+    stand_in.files |= {"b.Q5_K_M.gguf": b"", "c.Q5_K_M.gguf": b""}
+    with pytest.raises(ModelError, match=r"several GGUF files: b\.Q5_K_M\.gguf, c\.Q5_K_M\.gguf$"):
+        models.pull("org/repo:Q5_K_M")
+
+
+def test_a_repository_in_other_cases_is_kept_once(cache: Path, stand_in: StandIn) -> None:
+    path = models.pull("ORG/Repo:tiny-Q4_K_M.gguf")
+    assert path == models.pull("org/repo") == models.resolve("Org/repo:Q4_K_M")
+    assert stand_in.num_downloads == 1
+    assert left_in(cache) == HUB_STORED
+
+
+def test_any_address_of_the_file_of_a_named_model_is_that_model() -> None:
+    model = models.NAMED_MODELS[models.DEFAULT_TARGET]
+    repository = model.repository
+    for reference in (
+        repository.lower(),
+        f"{repository}:Q4_K_M",
+        f"hf.co/{repository}:q4_k_m",
+        f"{repository}:{model.file_name.upper()}",
+        f"https://huggingface.co/{repository}",
+        f"https://huggingface.co/{repository}/blob/main/{model.file_name}",
+    ):
+        assert models.parse_reference(reference) == models.NamedReference(model)
+    other = models.parse_reference(f"{repository}:Q8_0")
+    assert other == models.HubReference(repository, "", "Q8_0")
+
+
+@pytest.mark.parametrize(
+    ("reference", "message", "hint"),
+    [
+        ("https://example.com/a.gguf", "no address of a model", "download the file"),
+        ("https://huggingface.co/", "no address of a model", "org/repo:Q4_K_M"),
+        ("https://huggingface.co/org", "no address of a model", "org/repo:Q4_K_M"),
+        ("https://huggingface.co/datasets/org/repo", "no address of a model", "org/repo:Q4_K_M"),
+        ("https://huggingface.co/org/repo/blob/v2/a.gguf", "no address of a model", "only the"),
+        ("https://huggingface.co/org/repo/tree/main/BF16", "no address of a model", "folder"),
+        ("https://huggingface.co/org/repo/resolve/main/../../a.gguf", "no file name", "one of"),
+        ("https://huggingface.co/org/repo/blob/main/a%00.gguf", "no file name", "one of"),
+        ("https://huggingface.co/org/repo/blob/main/README.md", "not a GGUF file", "one of"),
+        ("https://huggingface.co/..%2F../repo", "no such file", "one of"),
+        ("https://[bad/a.gguf", "no address of a model", "download the file"),
+        ("ftp://huggingface.co/org/repo/a.gguf", "no such file", "one of"),
+        ("org/repo/a.gguf", "no such file", "for a file of the hub: org/repo:a.gguf"),
+        ("./org/repo/a.gguf", "no such file", "one of"),
+        ("org/repo:a b", "not a GGUF file", "one of"),
+        ("org/repo:K_M", "not a GGUF file", "org/repo:Q4_K_M"),
+    ],
+)
+def test_an_address_that_leads_to_no_model_is_refused_with_what_would(
+    reference: str, message: str, hint: str
+) -> None:
+    with pytest.raises(UnknownModel) as caught:
+        models.pull(reference)
+    assert message in str(caught.value)
+    assert hint in caught.value.hint
+    assert str(caught.value).isprintable()
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -528,7 +669,7 @@ def test_a_name_from_a_listing_never_leads_out_of_the_cache(
 ) -> None:
     name = name.format(outside=tmp_path / "outside")
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(pulling, "list_files", lambda repository: [name])
+    monkeypatch.setattr(pulling, "list_files", lambda name_of: hub.HubListing(name_of, (name,)))
     monkeypatch.setattr(
         pulling, "describe", lambda *given: pytest.fail(f"asked for {given} in spite of its name")
     )

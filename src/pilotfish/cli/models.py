@@ -29,7 +29,7 @@ from pilotfish import models
 app = typer.Typer(help="Named models and the cache.", no_args_is_help=False)
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-_REFERENCE_HELP = "A name from the list, or org/repo[:file.gguf]."
+_REFERENCE_HELP = "A name from the list, org/repo, org/repo:Q4_K_M, or a hub address."
 
 
 @app.callback(invoke_without_command=True)
@@ -85,7 +85,10 @@ def show_path(
 def show_info(
     context: typer.Context,
     reference: Annotated[
-        str, typer.Argument(metavar="REF", help="A name, a .gguf file, or org/repo[:file].")
+        str,
+        typer.Argument(
+            metavar="REF", help="A name, a .gguf file, org/repo[:Q4_K_M], or a hub address."
+        ),
     ],
     as_json: _Json = False,
 ) -> None:

@@ -47,7 +47,7 @@ class EngineOptions:
             "-m",
             panel=_MODEL,
             metavar="REF",
-            about="The model: a name, a .gguf file, or org/repo[:file].  "
+            about="The model: a name, a .gguf file, org/repo[:Q4_K_M], or a hub address.  "
             f"Default: {models.DEFAULT_TARGET}.",
         ),
     ] = None

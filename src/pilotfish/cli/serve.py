@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from pilotfish import models
 from pilotfish.cli.arguments import as_number, naming_options, option, with_options
 from pilotfish.cli.console import load_progress, print_notices, talk
 from pilotfish.cli.options import EngineOptions
@@ -274,9 +275,11 @@ def serve(*, engine: EngineOptions, server: ServeOptions) -> None:
 
 
 def model_name(reference: str) -> str:
-    """Return what a model is called in the API: a file by its name, others by their reference."""
+    """Return what a model is called in the API: a file by its name, others by their reference, an
+    address of the hub by the reference it stands for."""
     path = Path(reference)
-    return path.stem if path.suffix.lower() == ".gguf" and path.exists() else reference
+    is_file = path.suffix.lower() == ".gguf" and path.exists()
+    return path.stem if is_file else models.without_address(reference)
 
 
 def _warn(options: ServerOptions) -> None:

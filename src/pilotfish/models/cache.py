@@ -13,12 +13,13 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pilotfish.config import cache_folder
-from pilotfish.errors import DownloadError, ModelFileError, UnknownModel
+from pilotfish.errors import DownloadError, ModelError, ModelFileError, UnknownModel
 from pilotfish.gguf import split_names
 from pilotfish.models.locking import exclusive
 from pilotfish.models.references import (
@@ -27,6 +28,7 @@ from pilotfish.models.references import (
     PathReference,
     choose_file,
     parse_reference,
+    same_name,
 )
 from pilotfish.models.table import NAMED_MODELS, NamedModel
 
@@ -117,7 +119,7 @@ def remove(reference: str | os.PathLike[str]) -> int:
         name, paths = meaning.model.name, [named_path(meaning.model)]
     else:
         first = _local_hub_file(meaning)
-        name, paths = meaning.repository, _with_parts(first)
+        name, paths = _kept_name(meaning.repository), _with_parts(first)
     staging = staging_folder(name)
     with exclusive(lock_path(name)):
         freed = folder_bytes(staging) + sum(_delete(path) for path in paths)
@@ -209,17 +211,29 @@ def _is_file(path: Path) -> bool:
 
 def _local_hub_file(reference: HubReference) -> Path:
     """Return the file of a hub reference in the cache; raise UnknownModel where there is none."""
-    folder = hub_folder(reference.repository)
+    folder = hub_folder(_kept_name(reference.repository))
+    if reference.file_name and _is_file(path := folder / reference.file_name):
+        # asked for by another part of a split model: the first one is what is loaded
+        return _with_parts(path)[0]
+    names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.gguf"))]
     if reference.file_name:
-        path = folder / reference.file_name
-        if _is_file(path):
-            # asked for by another part of a split model: the first one is what is loaded
-            return _with_parts(path)[0]
-    else:
-        names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.gguf"))]
-        if names:
-            return folder / choose_file(names, reference.repository)
+        if name := same_name(names, reference.file_name):
+            return _with_parts(folder / name)[0]
+    elif reference.quantization:
+        with suppress(ModelError):  # of the files that are here, none or several
+            return folder / choose_file(names, reference.repository, reference.quantization)
+    elif names:
+        return folder / choose_file(names, reference.repository)
     raise UnknownModel(f"{reference} is not downloaded", hint=f"pilotfish models pull {reference}")
+
+
+def _kept_name(repository: str) -> str:
+    """Return the name by which the cache keeps a repository: perhaps one in other cases."""
+    if hub_folder(repository).is_dir():
+        return repository
+    base = models_folder() / "hub"
+    kept = [path.relative_to(base).as_posix() for path in base.glob("*/*")]
+    return same_name(kept, repository) or repository
 
 
 def _delete(path: Path) -> int:

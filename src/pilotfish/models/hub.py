@@ -34,15 +34,27 @@ class HubFile:
     sha256: str
 
 
-def list_files(repository: str) -> list[str]:
-    """Return the names of a repository's files. Raises DownloadError."""
+@dataclass(frozen=True, slots=True)
+class HubListing:
+    """The files of a repository, and its own name: the hub forgives other cases."""
+
+    repository: str
+    names: tuple[str, ...]
+
+
+def list_files(repository: str) -> HubListing:
+    """Return what a repository holds. Raises DownloadError."""
     with _hub_errors(repository):
         from huggingface_hub import HfApi
 
         information = HfApi(endpoint=_endpoint()).model_info(
             repository, timeout=_FIRST_ANSWER_SECONDS
         )
-    return [file.rfilename for file in information.siblings or []]
+    names = tuple(file.rfilename for file in information.siblings or [])
+    own_name = str(information.id or "")
+    # the name becomes a folder of the cache, so that only its case may be another
+    is_same = own_name.casefold() == repository.casefold()
+    return HubListing(own_name if is_same else repository, names)
 
 
 def describe(repository: str, name: str) -> HubFile:

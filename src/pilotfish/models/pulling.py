@@ -30,6 +30,7 @@ from pilotfish.models.references import (
     PathReference,
     choose_file,
     parse_reference,
+    same_name,
 )
 from pilotfish.models.table import NamedModel
 
@@ -135,16 +136,19 @@ def _adopted(path: Path, model: NamedModel) -> bool:
 
 def _pull_from_hub(reference: HubReference, report: Progress) -> Path:
     """Download a hub file, all parts of it if it is split, and return the first part."""
-    repository, folder = reference.repository, hub_folder(reference.repository)
-    if reference.file_name:
-        name = reference.file_name
-    else:
-        try:
-            name = choose_file(list_files(repository), repository)
-        except DownloadError:
-            with suppress(ModelError):  # what an earlier pull chose will do
-                return resolve(str(reference))
-            raise
+    if reference.file_name or reference.quantization:
+        with suppress(ModelError):  # what is here needs no look at the hub
+            return resolve(str(reference))
+    try:
+        listing = list_files(reference.repository)
+    except DownloadError:
+        with suppress(ModelError):  # what an earlier pull chose will do
+            return resolve(str(reference))
+        raise
+    repository, folder = listing.repository, hub_folder(listing.repository)
+    name = same_name(listing.names, reference.file_name) or reference.file_name
+    if not name:
+        name = choose_file(listing.names, repository, reference.quantization)
     names = [str(Path(name).with_name(part)) for part in split_names(Path(name).name)]
     paths = [folder / part for part in names]
     staging = staging_folder(repository)

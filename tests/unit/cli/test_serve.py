@@ -180,6 +180,8 @@ def test_a_model_file_is_called_by_its_name(tmp_path: Path) -> None:
     file.touch()
     assert serve.model_name(str(file)) == "my-model.Q4"
     assert serve.model_name("org/repo:my-model.gguf") == "org/repo:my-model.gguf"
+    address = "https://huggingface.co/org/repo/blob/main/my-model.gguf"
+    assert serve.model_name(address) == "org/repo:my-model.gguf"
 
 
 def test_an_open_server_without_a_key_warns(run: Run, served: Served) -> None:
