@@ -165,6 +165,13 @@ def test_an_unfinished_character_at_the_end_is_dropped_and_a_written_replacement
     assert reply_of([b"a\xff\xfeb", b"\xe6\x97", b"c"])[2].text == "abc"
 
 
+def test_what_was_dropped_at_the_end_does_not_come_back():
+    detokenizer = Detokenizer()
+    first, rest = "€".encode()[:2], "€".encode()[2:]
+    assert [detokenizer.feed(first), detokenizer.finish()] == ["", ""]
+    assert [detokenizer.feed(rest), detokenizer.feed(b"a")] == ["", "a"]
+
+
 def test_leading_spaces_of_tokens_are_neither_lost_nor_doubled():
     assert reply_of([b" The", b" quick", b"  fox"])[2].text == " The quick  fox"
 
@@ -277,6 +284,18 @@ def test_control_tokens_leave_no_text():
     reply = ReplyText(tokenizer, stop=BOS)
     assert not any(reply.feed(i) for i in (*b"hi", tokenizer.special_ids[END]))
     assert (reply.finish(), reply.num_tokens) == ("hi", 3)
+
+
+@pytest.mark.parametrize("least", [0, 1, 2, 3, 4])
+def test_a_control_token_before_the_least_number_of_tokens_ends_nothing(least):
+    tokenizer = BytesTokenizer()
+    reply = ReplyText(tokenizer, stop=IM_START, min_tokens=least)
+    control = tokenizer.special_ids[IM_START]
+    assert [reply.feed(token) for token in (ord("a"), control)] == [False, least <= 2]
+    if least > 2:
+        assert [reply.feed(token) for token in (ord("b"), control)] == [False, True]
+    assert reply.text == ("a" if least <= 2 else "ab")
+    assert reply.stop_string == IM_START
 
 
 def ended_by(parts: Sequence[bytes | str], stop: str | Sequence[str]) -> tuple[str, int | None]:
