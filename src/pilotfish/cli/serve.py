@@ -114,6 +114,16 @@ class ServeOptions:
             about="How long a connection may stay open without a request.  Default: 75.",
         ),
     ] = None
+    ping_seconds: Annotated[
+        str | None,
+        option(
+            "--ping-seconds",
+            panel=_SERVER,
+            metavar="X",
+            about="A stream with nothing to say sends a comment this often; 0 is never.  "
+            "Default: 10.",
+        ),
+    ] = None
     model_name: Annotated[
         str | None,
         option(
@@ -215,6 +225,7 @@ class ServeOptions:
             "max_connections": as_number(self.max_connections),
             "client_seconds": as_number(self.client_seconds),
             "idle_seconds": as_number(self.idle_seconds),
+            "ping_seconds": as_number(self.ping_seconds),
             "drain_seconds": as_number(self.drain_seconds),
             "log_prompts": self.log_prompts,
             "reasoning_format": self.reasoning_format,

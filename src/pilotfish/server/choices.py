@@ -20,6 +20,9 @@ class Choice(Protocol):
     def opening(self) -> Document | None:
         """Return what its stream begins with, if anything."""
 
+    def unchanged(self) -> Document:
+        """Return a part that adds nothing."""
+
     def add(self, piece: Piece) -> list[Document]:
         """Return the parts that a piece adds to its stream."""
 
@@ -56,6 +59,10 @@ class ChatChoice:
     def opening(self) -> Document:
         """Return the part that names the role."""
         return self._part({"role": "assistant", "content": ""})
+
+    def unchanged(self) -> Document:
+        """Return a part that adds nothing."""
+        return self._part({})
 
     def add(self, piece: Piece) -> list[Document]:
         """Return a part for the text, with the figures of its tokens, and one for each call."""
@@ -136,6 +143,10 @@ class CompletionChoice:
 
     def opening(self) -> None:
         """Return nothing: a text has no role."""
+
+    def unchanged(self) -> Document:
+        """Return a part that adds nothing."""
+        return self._part("", ())
 
     def add(self, piece: Piece) -> list[Document]:
         """Return a part for the text, with the figures of its tokens."""

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections import deque
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from pilotfish.config import Request
@@ -17,11 +18,27 @@ from pilotfish.grammar import Grammar
 _MOST_SECONDS_GIVEN = 0.005
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptProgress:
+    """How far a prompt is read.
+
+    num_tokens         of the prompt
+    num_cached_tokens  those that need not be read, as another request had them
+    num_read_tokens    those that are done, the cached ones among them
+    seconds            since the request has a place
+    """
+
+    num_tokens: int
+    num_cached_tokens: int
+    num_read_tokens: int
+    seconds: float
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Ticket:
     """A generation as the engine's thread and its reader share it.
 
-    The thread writes what comes before `pieces`; the reader's loop owns the rest, and learns of
+    The thread writes what comes before `progress`; the reader's loop owns the rest, and learns of
     news by its mailbox alone.
     """
 
@@ -32,6 +49,8 @@ class Ticket:
     running: RunningReply | None = None
     queued_seconds: float | None = None
     first_token_seconds: float | None = None
+    num_read_tokens: int | None = None
+    progress: PromptProgress | None = None
     pieces: deque[Piece] = field(default_factory=deque)
     has_ended: bool = False
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -44,6 +63,7 @@ class News:
     ticket: Ticket
     piece: Piece | None
     has_ended: bool
+    progress: PromptProgress | None = None
 
 
 class Mailbox:
@@ -83,6 +103,8 @@ class Mailbox:
         self._is_empty.set()
         while self._news:
             news = self._news.popleft()
+            if news.progress is not None:
+                news.ticket.progress = news.progress
             if news.piece is not None:
                 news.ticket.pieces.append(news.piece)
             news.ticket.has_ended = news.has_ended
@@ -140,11 +162,36 @@ class Generation:
         return self
 
     async def __anext__(self) -> Piece:
-        ticket = self._ticket
-        while not ticket.pieces and not ticket.has_ended:
+        while (piece := self._next()) is None:
             await self._news()
+        return piece
+
+    async def with_progress(self) -> AsyncIterator[Piece | PromptProgress]:
+        """Yield how far the prompt is read whenever that has changed, then the pieces. Who is late
+        learns the newest only."""
+        told = None
+        while True:
+            if self._ticket.progress is not told:
+                told = self._ticket.progress
+                assert told is not None, "what was read stays read"
+                yield told
+            try:
+                piece = self._next()
+            except StopAsyncIteration:
+                return
+            if piece is not None:
+                yield piece
+            elif self._ticket.progress is told:
+                await self._news()
+
+    def _next(self) -> Piece | None:
+        """Return the next piece, or None while there is none. Raises StopAsyncIteration, or the
+        error, where none will be."""
+        ticket = self._ticket
         if ticket.pieces:
             return ticket.pieces.popleft()
+        if not ticket.has_ended:
+            return None
         if ticket.job.error is not None:
             raise ticket.job.error
         raise StopAsyncIteration

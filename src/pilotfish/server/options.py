@@ -31,6 +31,7 @@ class ServerOptions:
     max_connections   how many may be open at once
     client_seconds    how long a client may take to send a request, or take in nothing of an answer
     idle_seconds      how long a connection may stay open without a request
+    ping_seconds      how long a stream may be silent until it sends a comment; 0: for ever
     log_prompts       whether prompts may be written to the log
     drain_seconds     how long running replies may go on once the server is told to stop
     model_name        what the model is called in the API
@@ -49,6 +50,7 @@ class ServerOptions:
     # above what proxies and clients have, so that it is they who hang up: a request that meets a
     # connection just being closed fails
     idle_seconds: float = 75.0
+    ping_seconds: float = 10.0
     log_prompts: bool = False
     drain_seconds: float = 30.0
     model_name: str = "pilotfish"
@@ -80,7 +82,8 @@ class ServerOptions:
             require_in_range(name, seconds, wanted, low=0)
             require(seconds > 0, name, seconds, wanted)
         wanted = "a finite number, 0 or more"
-        require_in_range("drain_seconds", self.drain_seconds, wanted, low=0)
+        for name in ("ping_seconds", "drain_seconds"):
+            require_in_range(name, getattr(self, name), wanted, low=0)
 
         formats = REASONING_FORMATS
         wanted = "one of " + ", ".join(formats)

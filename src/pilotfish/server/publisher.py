@@ -9,7 +9,7 @@ from functools import partial
 from pilotfish.engine.round import Clock
 from pilotfish.engine.scheduler import Job, StepReport
 from pilotfish.errors import PilotfishError, QueueFull, RequestTimedOut, ShuttingDown
-from pilotfish.server.delivery import News, Ticket
+from pilotfish.server.delivery import News, PromptProgress, Ticket
 from pilotfish.server.watcher import Watcher
 
 _LOG = logging.getLogger("pilotfish")
@@ -68,7 +68,7 @@ class Publisher:
             self._tell(partial(self._watcher.read, *sizes, session.prefill_seconds))
         going_on = [self._news(self._tickets[job], now) for job in begun]
         over = [self._last_news(self._tickets.pop(job), now) for job in report.ended]
-        return [*(news for news in going_on if news.piece is not None), *over]
+        return [*(news for news in going_on if news.piece or news.progress), *over]
 
     def _news(self, ticket: Ticket, now: float) -> News:
         assert ticket.running is not None, "only what has begun has news"
@@ -79,7 +79,7 @@ class Publisher:
             return News(ticket, None, has_ended=False)
         if piece is not None and ticket.first_token_seconds is None:
             ticket.first_token_seconds = now - ticket.job.arrived_at
-        return News(ticket, piece, has_ended=False)
+        return News(ticket, piece, has_ended=False, progress=_progress(ticket, now))
 
     def _last_news(self, ticket: Ticket, now: float) -> News:
         job, session = ticket.job, ticket.job.session
@@ -111,6 +111,26 @@ class Publisher:
             what()
         except Exception:  # counting must not cost replies
             _LOG.exception("the watcher failed")
+
+
+def _progress(ticket: Ticket, now: float) -> PromptProgress | None:
+    """Return how far the prompt is read, where that is news."""
+    assert ticket.running is not None, "only what has begun is read"
+    session = ticket.running.session
+    if session.emitted or session.done:
+        return None
+    # its last token is read with the first of the reply
+    number = session.num_prompt_tokens if session.is_read else len(session.cache)
+    if number == ticket.num_read_tokens:
+        return None
+    ticket.num_read_tokens = number
+    begun_at = now if ticket.job.begun_at is None else ticket.job.begun_at
+    return PromptProgress(
+        num_tokens=session.num_prompt_tokens,
+        num_cached_tokens=session.num_reused_tokens,
+        num_read_tokens=number,
+        seconds=now - begun_at,
+    )
 
 
 def outcome_of(job: Job) -> str:

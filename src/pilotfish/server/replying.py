@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,14 +22,18 @@ from pilotfish.generation import Facts, Piece, Reply
 from pilotfish.grammar import Grammar
 from pilotfish.server.access import note
 from pilotfish.server.choices import Choice, Document
+from pilotfish.server.delivery import PromptProgress
 from pilotfish.server.errors import ApiError, api_error, json_response
 from pilotfish.server.ignored import HEADER as IGNORED_FIELDS
 from pilotfish.server.service import Generation, Service
 from pilotfish.server.serving import Serving
 
 T = TypeVar("T")
+News = Piece | PromptProgress | Reply
 
 _DONE = b"data: [DONE]\n\n"
+# a comment, which clients pass over: it keeps proxies from taking silence for an end
+_PING = b": ping\n\n"
 _GONE = "client_gone"
 
 
@@ -36,12 +41,13 @@ _GONE = "client_gone"
 class Asked:
     """A request in all its choices, ready to be queued.
 
-    prompts       token ids of each prompt
-    requests      what is asked for each choice of a prompt
-    grammar       the compiled schema of all of them, if they have one
-    ignored       names of fields that changed nothing, for a header of the answer
-    choices       the form of each choice of each prompt, prompt by prompt
-    kind          "chat.completion" or "text_completion"
+    prompts         token ids of each prompt
+    requests        what is asked for each choice of a prompt
+    grammar         the compiled schema of all of them, if they have one
+    ignored         names of fields that changed nothing, for a header of the answer
+    choices         the form of each choice of each prompt, prompt by prompt
+    kind            "chat.completion" or "text_completion"
+    tells_progress  whether its stream says how far prompts are read
     """
 
     prompts: Sequence[Sequence[int]]
@@ -51,6 +57,7 @@ class Asked:
     streams: bool
     includes_usage: bool
     reports: bool
+    tells_progress: bool = False
     grammar: Grammar | None = None
     ignored: str = ""
     reply_id: str = field(default_factory=lambda: secrets.token_hex(12))
@@ -202,6 +209,7 @@ class EventStream(StreamingResponse):
         self._asked = asked
         self._generations = generations
         self._facts: dict[str, Any] = {}
+        self._sent_at = time.monotonic()
         super().__init__(
             self._events(),
             media_type="text/event-stream",
@@ -225,36 +233,56 @@ class EventStream(StreamingResponse):
         """Yield the events; a failure is the last one, and nothing says that the reply is done."""
         try:
             async for document in self._documents():
-                yield event(document)
+                yield _PING if document is None else event(document)
+                self._sent_at = time.monotonic()
         except Exception as error:
             self._facts["error"] = api_error(error).code
             yield event(api_error(error).document)
         else:
             yield _DONE
 
-    async def _documents(self) -> AsyncIterator[Document]:
+    async def _documents(self) -> AsyncIterator[Document | None]:
+        """Yield the parts of the stream, and None where it has been silent for long."""
         for choice in self._asked.choices:
             if (part := choice.opening()) is not None:
                 yield self._chunk([part])
-        facts = self._serving.engine.facts
         replies: dict[int, Reply] = {}
-        async for index, news in merged(self._generations):
-            choice = self._asked.choices[index]
-            if isinstance(news, Piece):
-                for part in choice.add(news):
-                    yield self._chunk([part])
+        async for one in merged(self._generations, self._seconds_to_ping):
+            if one is None:
+                yield None
                 continue
-            check_ended([news])
-            replies[index] = news
-            *parts, last = choice.end(news)
-            for part in parts:
-                yield self._chunk([part])
-            report = {"speculation": speculation(facts, [news])} if self._asked.reports else {}
-            yield self._chunk([last], **report)
+            index, news = one
+            if isinstance(news, Reply):
+                check_ended([news])
+                replies[index] = news
+            for document in self._parts(index, news):
+                yield document
         figures = usage([replies[index] for index in range(len(replies))], self._asked)
         self._facts |= counts(figures)
         if self._asked.includes_usage:
             yield self._chunk([], usage=figures)
+
+    def _seconds_to_ping(self) -> float:
+        """Return how long the stream may still be silent."""
+        silence = self._serving.options.ping_seconds or math.inf
+        return self._sent_at + silence - time.monotonic()
+
+    def _parts(self, index: int, news: News) -> Iterator[Document]:
+        """Yield what news of a choice add to the stream."""
+        choice = self._asked.choices[index]
+        if isinstance(news, Piece):
+            for part in choice.add(news):
+                yield self._chunk([part])
+        elif isinstance(news, PromptProgress):
+            if self._asked.tells_progress:
+                yield self._chunk([choice.unchanged()], prompt_progress=progress(news))
+        else:
+            *parts, last = choice.end(news)
+            for part in parts:
+                yield self._chunk([part])
+            facts = self._serving.engine.facts
+            report = {"speculation": speculation(facts, [news])} if self._asked.reports else {}
+            yield self._chunk([last], **report)
 
     def _chunk(self, choices: list[Document], **more: Document) -> Document:
         kind = self._asked.kind + ("" if self._asked.kind == "text_completion" else ".chunk")
@@ -265,21 +293,33 @@ class EventStream(StreamingResponse):
         return document | more
 
 
+def progress(news: PromptProgress) -> Document:
+    """Return how far a prompt is read, in the names that llama.cpp's server has for it."""
+    return {
+        "total": news.num_tokens,
+        "cache": news.num_cached_tokens,
+        "processed": news.num_read_tokens,
+        "time_ms": round(1000 * news.seconds),
+    }
+
+
 def event(document: Document) -> bytes:
     """Return a document as one event, all of it ASCII."""
     text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     return f"data: {text}\n\n".encode()
 
 
-async def merged(generations: Sequence[Generation]) -> AsyncIterator[tuple[int, Piece | Reply]]:
-    """Yield the pieces of all as they come, and the reply of each at its end; raises the first
-    failure."""
-    news: asyncio.Queue[tuple[int, Piece | Reply | Exception]] = asyncio.Queue()
+async def merged(
+    generations: Sequence[Generation], seconds_to_ping: Callable[[], float]
+) -> AsyncIterator[tuple[int, News] | None]:
+    """Yield the news of all as they come, and the reply of each at its end; None where there is no
+    news until a ping is due. Raises the first failure."""
+    news: asyncio.Queue[tuple[int, News | Exception]] = asyncio.Queue()
 
     async def read(index: int, generation: Generation) -> None:
         try:
-            async for piece in generation:
-                news.put_nowait((index, piece))
+            async for one in generation.with_progress():
+                news.put_nowait((index, one))
             news.put_nowait((index, generation.reply))
         except Exception as error:
             news.put_nowait((index, error))
@@ -288,7 +328,12 @@ async def merged(generations: Sequence[Generation]) -> AsyncIterator[tuple[int, 
     try:
         num_left = len(tasks)
         while num_left:
-            index, one = await news.get()
+            try:
+                async with asyncio.timeout(max(0.0, seconds_to_ping())):
+                    index, one = await news.get()
+            except TimeoutError:
+                yield None
+                continue
             if isinstance(one, Exception):
                 raise one
             num_left -= isinstance(one, Reply)

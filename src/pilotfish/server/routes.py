@@ -163,6 +163,7 @@ def asked(body: ReplyRequest, **parts: Any) -> Asked:
         streams=streams,
         includes_usage=bool(wanted),
         reports=reports(body),
+        tells_progress=bool(body.return_progress),
         ignored=body.ignored,
         **parts,
     )

@@ -289,6 +289,7 @@ class ReplyRequest(StrictObject):
     ] = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    return_progress: bool | None = None
     max_tokens: Count | None = None
     seed: Annotated[int, Field(ge=-_INT64, lt=_INT64), WHOLE] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -308,6 +309,8 @@ class ReplyRequest(StrictObject):
             self._ignored = info.context
         if self.stream_options is not None and not self.stream:
             self._ignored.add("", ["stream_options"])  # a whole reply has its usage anyway
+        if self.return_progress and not self.stream:
+            self._ignored.add("", ["return_progress"])  # there is nothing to say before the reply
         return self
 
     def ignore(self, place: str, names: Iterable[str]) -> None:

@@ -28,6 +28,7 @@ BAD_VALUES = [
     *[("--request-seconds", value) for value in ("-1", "nan", "inf", "long")],
     *[("--max-connections", value) for value in ("0", "-1", "1.5", "all")],
     *[("--client-seconds", value) for value in ("0", "-1", "nan", "inf", "long")],
+    *[("--ping-seconds", value) for value in ("-1", "nan", "inf", "often")],
     *[("--idle-seconds", value) for value in ("0", "-1", "nan", "inf", "long")],
     *[("--kept-sequences", value) for value in ("-1", "1.5")],
     *[("--kept-tokens", value) for value in ("-1", "few")],
@@ -111,6 +112,7 @@ def test_options_reach_the_server_and_the_engine(
     words = (
         "serve --host 127.0.0.1 --port 0 --api-key k --cors-origin https://a.example --cors-origin "
         "* --allowed-host b.example --max-connections 7 --client-seconds 1.5 --idle-seconds 8 "
+        "--ping-seconds 0 "
         "--max-body-bytes 9 --log-prompts --drain-seconds 2.5 "
         "--max-sessions 3 --max-waiting 4 --request-seconds 0 --kept-sequences 5 --kept-tokens 6 "
         "--model-name m --drafter suffix"
@@ -125,6 +127,7 @@ def test_options_reach_the_server_and_the_engine(
         max_connections=7,
         client_seconds=1.5,
         idle_seconds=8,
+        ping_seconds=0,
         log_prompts=True,
         drain_seconds=2.5,
         model_name="m",
@@ -148,6 +151,7 @@ def test_defaults_are_those_the_help_names(
     for number in (
         *(defaults.port, defaults.max_body_bytes, int(defaults.drain_seconds)),
         *(defaults.max_connections, int(defaults.client_seconds), int(defaults.idle_seconds)),
+        int(defaults.ping_seconds),
         *(served["limits"].max_waiting, int(served["limits"].request_seconds)),
         *(config.max_sessions, config.kept_sequences, config.kept_tokens),
     ):
