@@ -351,6 +351,60 @@ def tool_choice_none(tour: Tour) -> None:
     assert reply.choices[0].message.tool_calls is None
 
 
+NAMED: Any = {"type": "function", "function": {"name": "weather"}}
+ALLOWED: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+CLOCK: Any = {"type": "function", "function": {"name": "clock", "description": "Tells the time"}}
+
+
+def _forced(tour: Tour, choice: Any, reason: str) -> None:
+    """Demand a call where none is near, whole, streamed and without drafts: all are the same."""
+    common: dict[str, Any] = {"tools": [CLOCK, WEATHER], "tool_choice": choice, "max_tokens": 120}
+    common["parallel_tool_calls"] = False
+    (first,) = tour.chat(**common).choices
+    (call,) = first.message.tool_calls
+    assert (first.finish_reason, first.message.content) == (reason, None)
+    wanted = {"city"} if call.function.name == "weather" else set()
+    assert json.loads(call.function.arguments).keys() == wanted
+    parts = tour.chat(stream=True, **common)
+    deltas = [one.function for part in parts for one in part.choices[0].delta.tool_calls or []]
+    assert [one.name for one in deltas if one.name] == [call.function.name]
+    assert "".join(one.arguments for one in deltas) == call.function.arguments
+    (plain,) = tour.chat(**common, extra_body={"speculation": {"drafter": "none"}}).choices
+    assert plain.message.tool_calls[0].function == call.function
+
+
+@checks("tool_choice: required")
+def tool_choice_required(tour: Tour) -> None:
+    _forced(tour, "required", "tool_calls")
+
+
+@checks("tool_choice: a function")
+def tool_choice_named(tour: Tour) -> None:
+    _forced(tour, NAMED, "stop")
+
+
+@checks("tool_choice: allowed_tools")
+def tool_choice_allowed(tour: Tour) -> None:
+    _forced(tour, ALLOWED, "tool_calls")
+
+
+@checks("tool_choice: required, drafted for nothing")
+def forced_drafts(tour: Tour) -> None:
+    wish = {"speculation": {"report": True}}
+    reply = tour.chat(tools=[WEATHER], tool_choice=NAMED, max_tokens=120, extra_body=wish)
+    forced = reply.model_extra["speculation"]["by_drafter"]["forced"]
+    assert forced["accepted"] > 0
+
+
+@checks("tools with response_format")
+def tools_with_format(tour: Tour) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "fish", "schema": SCHEMA}}
+    (choice,) = tour.chat(tools=[WEATHER], response_format=wanted, max_tokens=120).choices
+    calls = choice.message.tool_calls or []
+    assert all(json.loads(call.function.arguments).keys() == {"city"} for call in calls)
+    assert calls or json.loads(choice.message.content).keys() == {"fish", "legs"}
+
+
 @checks("parallel_tool_calls: false")
 def one_tool(tour: Tour) -> None:
     asked: Any = [{"role": "user", "content": "The weather in Rome and in Paris?"}]
@@ -466,7 +520,7 @@ def unknown_field(tour: Tour) -> None:
 def unsupported(tour: Tour) -> None:
     for name, value in (("echo", True), ("suffix", "x"), ("best_of", 5)):
         assert tour.error(COMPLETION, {"prompt": "a", name: value})["param"] == name
-    body = {"messages": QUESTION, "tools": [WEATHER], "tool_choice": "required"}
+    body = {"messages": QUESTION, "tool_choice": "required"}
     assert tour.error(CHAT, body)["param"] == "tool_choice"
 
 

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypedDict, TypeVar
 
 from pilotfish.errors import ConfigError, near_name
-from pilotfish.types import DraftWish, SamplingSettings, require, require_in_range, require_number
+from pilotfish.types import (
+    DraftWish,
+    SamplingSettings,
+    StructuralTags,
+    require,
+    require_in_range,
+    require_number,
+)
 
 DRAFTERS = ("auto", "none", "suffix", "ngram", "model", "prediction")
 CONTROLLERS = ("auto", "fixed")
@@ -253,8 +260,9 @@ class Request:
     prompt as it is, without a chat template, and with `suffix` what fills the gap between the two.
     `drafter` and `num_speculative_tokens` (a ceiling)
     narrow what the engine was loaded with; they change time, never text. `json_schema` is what
-    the reply must be: an object of JSON Schema, or True for any JSON. `end_rule` makes, for each
-    reply, a rule that is given the text as each token adds to it and says when it is complete.
+    the reply must be: an object of JSON Schema, True for any JSON, or schemas in tags. `end_rule`
+    makes, for each reply, a rule that is given the text as each token adds to it and says when it
+    is complete.
     `template_options` are values for what else the chat template reads, such as `enable_thinking`.
     Where the final message is one of the assistant the reply continues it, unless
     `continue_final_message` is False. `prediction` is what the reply is expected to be like, text
@@ -270,7 +278,7 @@ class Request:
     suffix: str | None = None
     drafter: str = "auto"
     num_speculative_tokens: int | None = None
-    json_schema: Mapping[str, Any] | bool | None = None
+    json_schema: Mapping[str, Any] | bool | StructuralTags | None = None
     end_rule: Callable[[], EndRule] = no_end_rule
     shown_tokens: tuple[str, ...] = ()
     template_options: Mapping[str, Any] = field(default_factory=dict)
@@ -305,7 +313,8 @@ class Request:
         if self.system is not None:
             require(isinstance(self.system, str), "system", self.system, "text")
         schema, wanted = self.json_schema, "an object of JSON Schema, or true"
-        require(schema is None or isinstance(schema, Mapping | bool), "json_schema", schema, wanted)
+        is_schema = schema is None or isinstance(schema, Mapping | bool | StructuralTags)
+        require(is_schema, "json_schema", schema, wanted)
         options, wanted = self.template_options, "a mapping of names to values"
         are_named = isinstance(options, Mapping) and all(isinstance(one, str) for one in options)
         require(are_named, "template_options", options, wanted)

@@ -295,6 +295,25 @@ class DraftWish:
 
 
 @dataclass(frozen=True, slots=True)
+class StructuralTag:
+    """JSON by a schema, between two fixed texts."""
+
+    begin: str
+    schema: Mapping[str, Any] | bool
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
+class StructuralTags:
+    """What a reply must be: one of the tags, or several with `separator` between two of them where
+    that is no None; or else JSON by the schema `otherwise`, where there is one."""
+
+    tags: tuple[StructuralTag, ...]
+    separator: str | None = None
+    otherwise: Mapping[str, Any] | bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SessionView:
     """What a drafter or controller may know of a request. `tokens` is read-only: the prompt, then
     the reply so far; its last entry is the pending token."""

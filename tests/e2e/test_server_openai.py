@@ -34,6 +34,7 @@ WEATHER: Any = {
         "strict": True,
     },
 }
+CLOCK: Any = {"type": "function", "function": {"name": "clock", "strict": True}}
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
 
 
@@ -190,6 +191,61 @@ def test_a_tool_call_is_parsed(client: openai.OpenAI) -> None:
     assert call.function.parsed_arguments == {"city": "Rome"}
 
 
+NAMED: Any = {"type": "function", "function": {"name": "weather"}}
+ALLOWED: Any = {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": "required", "tools": [NAMED]},
+}
+
+
+@pytest.mark.parametrize(
+    ("choice", "reason"), [("required", "tool_calls"), (NAMED, "stop"), (ALLOWED, "tool_calls")]
+)
+def test_a_call_that_is_demanded_is_made_whole_and_streamed(
+    client: openai.OpenAI, choice: Any, reason: str
+) -> None:
+    completions = client.chat.completions
+    common: Any = {
+        "model": MODEL, "messages": user("?"), "tools": [WEATHER, CLOCK], "tool_choice": choice,
+        "temperature": 1, "seed": 3, "max_tokens": 900, "parallel_tool_calls": False,
+    }  # fmt: skip
+    (first,) = completions.create(**common).choices
+    (call,) = first.message.tool_calls or []
+    assert (first.finish_reason, first.message.content) == (reason, None)
+    assert call.id.startswith("call_")
+    arguments = call.function.arguments
+    assert json.loads(arguments).keys() == ({"city"} if call.function.name == "weather" else set())
+    parsed = completions.parse(**common).choices[0].message.tool_calls or []
+    assert parsed[0].function.parsed_arguments == json.loads(arguments)
+    with completions.stream(**common) as stream:
+        kinds = [event.type for event in stream]
+        streamed = stream.get_final_completion().choices[0]
+    (again,) = streamed.message.tool_calls or []
+    assert (again.function.name, again.function.arguments) == (call.function.name, arguments)
+    assert (streamed.finish_reason, streamed.message.content) == (reason, None)
+    assert kinds.count("tool_calls.function.arguments.delta") > 1
+    assert "content.delta" not in kinds
+    # and goes back as it came
+    answer = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+    messages = [*common["messages"], first.message, answer]
+    reply = completions.create(model=MODEL, messages=messages, tools=[WEATHER], temperature=0)
+    assert reply.choices[0].message.content == "rain"
+
+
+def test_tools_and_a_reply_that_is_parsed_go_together(client: openai.OpenAI) -> None:
+    common: Any = {"model": MODEL, "temperature": 0, "tools": [WEATHER], "response_format": Answer}
+    parse = client.chat.completions.parse
+    answer = parse(messages=user('{"number":7,"word":"x"}'), **common).choices[0].message
+    assert answer.parsed == Answer(number=7, word="x")
+    assert not answer.tool_calls
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+    called = parse(messages=user(call), **common).choices[0]
+    assert called.finish_reason == "tool_calls"
+    assert called.message.parsed is None
+    (found,) = called.message.tool_calls or []
+    assert found.function.parsed_arguments == {"city": "Rome"}
+
+
 def test_completions(client: openai.OpenAI) -> None:
     reply = client.completions.create(
         model=MODEL, prompt=["ab|", "c|"], temperature=0, logprobs=1, n=2, seed=1
@@ -288,6 +344,9 @@ def test_the_real_pair_serves_the_official_client() -> None:
             asked = user("What is the weather in Rome? Use the tool.")
             reply = create(messages=asked, tools=[WEATHER], **common)
             (call,) = reply.choices[0].message.tool_calls or []
+            assert json.loads(call.function.arguments)["city"].startswith("Rome")
+            forced = create(messages=asked, tools=[WEATHER], tool_choice=NAMED, **common)
+            (call,) = forced.choices[0].message.tool_calls or []
             assert json.loads(call.function.arguments)["city"].startswith("Rome")
             parsed = client.chat.completions.parse(
                 messages=user("A number and a word?"), response_format=Answer, **common

@@ -10,8 +10,10 @@ from pilotfish.errors import ConfigError
 from pilotfish.grammar.constraint import JsonConstraint, one_line
 from pilotfish.grammar.library import load_library
 from pilotfish.grammar.schema import Schema, schema_text
+from pilotfish.grammar.tags import tags_text
 from pilotfish.grammar.vocabulary import make_vocabulary
 from pilotfish.text import Tokenizer
+from pilotfish.types import StructuralTags
 
 _MOST_KEPT = 64
 _OPTIONS = {
@@ -24,7 +26,7 @@ _OPTIONS = {
 }
 
 
-def check_schema(schema: Schema) -> None:
+def check_schema(schema: Schema | StructuralTags) -> None:
     """Raise ConfigError if the schema is none or asks for what cannot be enforced.
 
     Knows no tokenizer. Raises MissingExtra without llguidance.
@@ -35,14 +37,22 @@ def check_schema(schema: Schema) -> None:
         raise _refused(reasons[0])
 
 
-def _grammar(schema: Schema) -> str:
+def _text(schema: Schema | StructuralTags) -> str:
+    """Return what a schema asks for as one text, equal for equal ones, checked by keywords."""
+    if isinstance(schema, StructuralTags):
+        return tags_text(schema, _OPTIONS)
+    return schema_text(schema)
+
+
+def _grammar(schema: Schema | StructuralTags) -> str:
     """Return the grammar of a checked schema, as llguidance writes it."""
-    text = schema_text(schema)
+    text, matcher = _text(schema), load_library().LLMatcher
     try:
-        grammar: str = load_library().LLMatcher.grammar_from_json_schema(text, overrides=_OPTIONS)
+        if isinstance(schema, StructuralTags):
+            return str(matcher.grammar_from_lark(text))
+        return str(matcher.grammar_from_json_schema(text, overrides=_OPTIONS))
     except ValueError as error:
         raise _refused(str(error)) from error
-    return grammar
 
 
 def _refused(reason: str) -> ConfigError:
@@ -74,13 +84,13 @@ class JsonGrammars:
         self._kept: OrderedDict[str, Grammar] = OrderedDict()
         self._kept_lock = threading.Lock()
 
-    def compiled(self, schema: Schema) -> Grammar:
+    def compiled(self, schema: Schema | StructuralTags) -> Grammar:
         """Return the grammar of a schema; compiled the first time, which takes from a millisecond
         to a second, and again once many others were asked for.
 
         Raises ConfigError with the compiler's reason, and MissingExtra without llguidance.
         """
-        key = schema_text(schema)
+        key = _text(schema)
         with self._kept_lock:
             grammar = self._kept.get(key)
         if grammar is None:
@@ -93,8 +103,13 @@ class JsonGrammars:
                 self._kept.popitem(last=False)
         return grammar
 
-    def _compile(self, schema: Schema) -> Any:
+    def _compile(self, schema: Schema | StructuralTags) -> Any:
         check_schema(schema)
+        if isinstance(schema, StructuralTags):
+            # what nothing satisfies shows at a first token, and that of a tag is another
+            for one in (*(tag.schema for tag in schema.tags), schema.otherwise):
+                if one is not None:
+                    self._compile(one)
         library = load_library()
         matcher = library.LLMatcher(
             self._tokens(),

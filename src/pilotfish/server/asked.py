@@ -24,6 +24,7 @@ from pilotfish.server.schema import (
     SaidContent,
     ToolCall,
 )
+from pilotfish.server.tool_choice import tool_choice
 from pilotfish.server.tools import CLOSING, OPENING, first_call_rule, writes_calls
 from pilotfish.text import (
     ChatPrompt,
@@ -88,15 +89,17 @@ def chat_requests(body: ChatRequest) -> list[Request]:
     options["max_tokens"] = _longest_chat(body)
     if body.logprobs:
         options["logprobs"] = body.top_logprobs or 0
-    if (schema := _schema(body)) is not None:
-        if uses_tools(body):
-            message = "response_format would leave no room for tool calls (leave one of both out)"
-            raise ApiError(400, message, param="response_format", code="invalid_value")
+    choice = tool_choice(body)
+    schema = choice.reply_schema(_schema(body), body.ignore)
+    if schema is not None:
         options["json_schema"] = schema
-    if uses_tools(body):
-        options["shown_tokens"] = (OPENING, CLOSING)
-    if uses_tools(body) and body.parallel_tool_calls is False:
+    elif choice.is_single:
         options["end_rule"] = first_call_rule
+    if choice.tools:
+        options["shown_tokens"] = (OPENING, CLOSING)
+    # there is no text that could be stopped, and arguments must not be
+    if choice.is_required and options.pop("stop", None):
+        body.ignore("", ["stop"])
     return choice_requests(body, options)
 
 
@@ -116,32 +119,13 @@ def _schema(body: ChatRequest) -> Mapping[str, Any] | bool | None:
     return None
 
 
-def uses_tools(body: ChatRequest) -> bool:
-    """Return whether the model may call tools; ApiError where a call is demanded."""
-    choice = body.tool_choice
-    if choice not in (None, "auto", "none"):
-        raise ApiError(
-            400,
-            "tool_choice must be auto or none (whether a tool is called is the model's choice)",
-            param="tool_choice",
-            code="invalid_value",
-        )
-    return bool(body.tools) and choice != "none"
-
-
-def tool_names(body: ChatRequest) -> frozenset[str]:
-    """Return the functions the model may call; none where it may use no tools."""
-    tools = (body.tools or ()) if uses_tools(body) else ()
-    return frozenset(tool.function.name for tool in tools)
-
-
 def asked_chat_prompt(
     body: ChatRequest, tokenizer: Tokenizer, template_options: Mapping[str, Any]
 ) -> ChatPrompt:
     """Return a chat as its template writes it, with these options where the request has none of the
     name. Raises PromptError or ApiError."""
-    tools = None
-    if uses_tools(body):
+    tools, choice = None, tool_choice(body)
+    if choice.tools:
         if not writes_calls(tokenizer.chat_template):
             raise ApiError(
                 400,
@@ -150,7 +134,9 @@ def asked_chat_prompt(
                 param="tools",
                 code="unsupported_field",
             )
-        tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
+        # all of them where a grammar sees to the choice: prompts then begin alike
+        shown = body.tools or () if choice.is_required else choice.tools.values()
+        tools = [tool.model_dump(exclude_none=True) for tool in shown]
     messages = [_template_message(one, index) for index, one in enumerate(body.messages)]
     options = {**template_options, **_template_options(body, tokenizer)}
     if body.continue_final_message and body.add_generation_prompt:

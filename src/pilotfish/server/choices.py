@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pilotfish.generation import Piece, Reply
 from pilotfish.server.tokens import CompletionLogprobs, TokenReport, chat_logprobs
-from pilotfish.server.tools import Call, CallFinder
+from pilotfish.server.tools import Call, CallReader, MoreArguments, whole_calls
 from pilotfish.text import ReasoningSplitter, TokenTexts
 from pilotfish.types import EmittedToken
 
@@ -34,8 +34,11 @@ class Choice(Protocol):
 
 
 class ChatChoice:
-    """A choice of a chat: a message, with calls of the functions `tools` where there are some, or
-    with one of them at most, and with its reasoning apart where there is a splitter."""
+    """A choice of a chat: a message, with calls of functions where `reader` finds them, and its
+    reasoning apart where there is a splitter.
+
+    `only_calls` says that it has no text, `is_named` that the request says what is called.
+    """
 
     def __init__(
         self,
@@ -44,21 +47,24 @@ class ChatChoice:
         *,
         logprobs: bool,
         report: bool,
-        tools: Collection[str] = (),
-        only_first: bool = False,
+        reader: CallReader | None = None,
+        only_calls: bool = False,
+        is_named: bool = False,
         reasoning: ReasoningSplitter | None = None,
     ) -> None:
         self._index = index
         self._texts = texts
         self._wants_logprobs = logprobs
         self._report = TokenReport(texts) if report else None
-        self._finder = CallFinder(tools, only_first=only_first) if tools else None
+        self._reader = reader
+        self._content = None if only_calls else ""
+        self._is_named = is_named
         self._reasoning = reasoning
         self._num_calls = 0
 
     def opening(self) -> Document:
         """Return the part that names the role."""
-        return self._part({"role": "assistant", "content": ""})
+        return self._part({"role": "assistant", "content": self._content})
 
     def unchanged(self) -> Document:
         """Return a part that adds nothing."""
@@ -68,11 +74,11 @@ class ChatChoice:
         """Return a part for the text, with the figures of its tokens, and one for each call."""
         thought, text = self._reasoning.feed(piece.text) if self._reasoning else ("", piece.text)
         parts = [self._part({"reasoning_content": thought})] if thought else []
-        found = self._finder.feed(text) if self._finder else [text]
+        found = self._reader.feed(text) if self._reader else [text]
         parts += [self._part(self._delta(part)) for part in found if part]
         figures = self._figures(piece.tokens)
         if figures:
-            parts = parts or [self._part({"content": ""})]
+            parts = parts or [self._part({"content": self._content})]
             parts[0] |= figures
         return parts
 
@@ -80,9 +86,9 @@ class ChatChoice:
         """Return what was held back, and the part that says why it ended."""
         thought, text = self._reasoning.finish() if self._reasoning else ("", "")
         parts = [self._part({"reasoning_content": thought})] if thought else []
-        rest: list[str | Call] = [text]
-        if self._finder is not None:
-            rest = [*self._finder.feed(text), *self._finder.finish()]
+        rest: list[str | Call | MoreArguments] = [text]
+        if self._reader is not None:
+            rest = [*self._reader.feed(text), *self._reader.finish()]
         parts += [self._part(self._delta(part)) for part in rest if part]
         return [*parts, {**self._part({}), "finish_reason": self._reason(reply)}]
 
@@ -91,12 +97,12 @@ class ChatChoice:
         thought, text = "", reply.text
         if self._reasoning is not None:
             thought, text = self._reasoning.whole(text)
-        found: list[str | Call] = [text]
-        if self._finder is not None:
-            found = [*self._finder.feed(text), *self._finder.finish()]
+        found: list[str | Call | MoreArguments] = [text]
+        if self._reader is not None:
+            found = [*self._reader.feed(text), *self._reader.finish()]
         text = "".join(part for part in found if isinstance(part, str))
-        calls = [part.to_dict() for part in found if isinstance(part, Call)]
-        message: Document = {"role": "assistant", "content": text, "refusal": None}
+        calls = [call.to_dict() for call in whole_calls(found)]
+        message: Document = {"role": "assistant", "content": text or self._content, "refusal": None}
         if calls:
             message |= {"content": text or None, "tool_calls": calls}
         if thought:
@@ -109,9 +115,12 @@ class ChatChoice:
             "finish_reason": self._reason(reply),
         }
 
-    def _delta(self, part: str | Call) -> Document:
+    def _delta(self, part: str | Call | MoreArguments) -> Document:
         if isinstance(part, str):
             return {"content": part}
+        if isinstance(part, MoreArguments):
+            more = {"index": self._num_calls - 1, "function": {"arguments": part.text}}
+            return {"tool_calls": [more]}
         self._num_calls += 1
         return {"tool_calls": [part.to_dict(self._num_calls - 1)]}
 
@@ -129,8 +138,10 @@ class ChatChoice:
         return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
 
     def _reason(self, reply: Reply) -> str:
-        called = self._finder is not None and self._finder.num_calls > 0
-        return "tool_calls" if called and reply.finish_reason == "stop" else reply.finish_reason
+        has_called = self._reader is not None and self._reader.num_calls > 0
+        # a call that the request names ends as text does, in OpenAI's API as well
+        is_told = has_called and not self._is_named and reply.finish_reason == "stop"
+        return "tool_calls" if is_told else reply.finish_reason
 
 
 class CompletionChoice:

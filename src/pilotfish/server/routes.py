@@ -24,7 +24,6 @@ from pilotfish.server.asked import (
     completion_ids,
     completion_requests,
     tokenized,
-    tool_names,
 )
 from pilotfish.server.body import check_kind, parsed, validated
 from pilotfish.server.choices import ChatChoice, CompletionChoice
@@ -34,6 +33,8 @@ from pilotfish.server.reasoning import Reasoning, showing
 from pilotfish.server.replying import Asked, respond
 from pilotfish.server.schema import ChatRequest, CompletionRequest, ReplyRequest
 from pilotfish.server.serving import Serving
+from pilotfish.server.tool_choice import tool_choice
+from pilotfish.types import StructuralTags
 
 T = TypeVar("T", bound=ReplyRequest)
 
@@ -106,7 +107,9 @@ def chat_asked(serving: Serving, data: bytearray) -> Asked:
     """Return what the body of a chat asks of the service. Raises ConfigError or ApiError."""
     body = checked(serving, data, ChatRequest)
     requests = tokenized(body, chat_requests(body), serving.engine)
-    with naming("response_format", ConfigError):
+    choice = tool_choice(body)
+    is_tagged = isinstance(requests[0].json_schema, StructuralTags)
+    with naming("tools" if is_tagged else "response_format", ConfigError):
         grammar = serving.engine.prepare_grammar(requests[0])
     prompt = asked_chat_prompt(body, serving.engine.tokenizer, serving.options.template_options)
     requests = showing(requests, serving.reasoning_marks)
@@ -121,8 +124,9 @@ def chat_asked(serving: Serving, data: bytearray) -> Asked:
             serving.texts,
             logprobs=bool(body.logprobs),
             report=reports(body),
-            tools=tool_names(body),
-            only_first=body.parallel_tool_calls is False,
+            reader=choice.reader(is_tagged=is_tagged),
+            only_calls=choice.is_required,
+            is_named=choice.is_named,
             reasoning=reasoning.splitter() if reasoning else None,
         )
         for index in range(len(requests))

@@ -334,7 +334,10 @@ class ChatRequest(ReplyRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS), WHOLE] | None = None
     response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], FIRST_FAILURE] | None = None
-    tool_choice: Annotated[str | dict[str, Any] | None, Field(description="auto or none")] = None
+    tool_choice: Annotated[
+        str | dict[str, Any] | None,
+        Field(description="auto, none, required, a function, or allowed_tools"),
+    ] = None
     parallel_tool_calls: bool | None = None
     reasoning_format: Literal["auto", "deepseek", "none"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from pilotfish.server.json_object import ObjectScanner
+from pilotfish.types import StructuralTag
 
 log = logging.getLogger("pilotfish.server")
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
+# how a call is written where a grammar holds the model to it
+NAME, ARGUMENTS = '{"name": ', ', "arguments": '
 # models write their arguments under all of these
 _ARGUMENTS = ("arguments", "parameters", "args", "input")
 # what may stand beside the name of a function that is called without arguments
@@ -42,6 +45,42 @@ class Call:
         place = {} if index is None else {"index": index}
         function = {"name": self.name, "arguments": self.arguments}
         return {**place, "id": self.call_id, "type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class MoreArguments:
+    """More of the arguments of the call that began last, as text."""
+
+    text: str
+
+
+def whole_calls(parts: Iterable[str | Call | MoreArguments]) -> list[Call]:
+    """Return the calls among the parts of a reply, each with all of its arguments."""
+    calls: list[tuple[Call, list[str]]] = []
+    for part in parts:
+        if isinstance(part, Call):
+            calls.append((part, [part.arguments]))
+        elif isinstance(part, MoreArguments):
+            calls[-1][1].append(part.text)
+    return [replace(call, arguments="".join(texts)) for call, texts in calls]
+
+
+class CallReader(Protocol):
+    """Finds calls in the text of a reply, which arrives in any cut."""
+
+    num_calls: int
+
+    def feed(self, text: str) -> Sequence[str | Call | MoreArguments]:
+        """Return what is certain now."""
+
+    def finish(self) -> Sequence[str | Call | MoreArguments]:
+        """Return the rest, when the reply has ended."""
+
+
+def call_tag(name: str, arguments: Mapping[str, Any] | bool) -> StructuralTag:
+    """Return how a call of a function is written, as the templates of this form write it."""
+    begin = f"{OPENING}\n{NAME}{json.dumps(name, ensure_ascii=False)}{ARGUMENTS}"
+    return StructuralTag(begin, arguments, f"}}\n{CLOSING}")
 
 
 def writes_calls(chat_template: str | None) -> bool:

@@ -164,9 +164,3 @@ def test_a_schema_that_cannot_be_used_is_told_before_anything_is_sent(
     answer = ask(app, "POST", CHAT, json=chat("x", response_format=wanted, stream=stream))
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "response_format"
-
-
-def test_a_schema_and_tools_exclude_each_other(app: FastAPI) -> None:
-    body = chat("x", response_format={"type": "json_object"}, tools=[WEATHER])
-    answer = ask(app, "POST", CHAT, json=body)
-    assert answer.json()["error"]["param"] == "response_format"
