@@ -245,6 +245,7 @@ class RequestOptions(TypedDict, total=False):
     banned_tokens: tuple[int, ...]
     min_tokens: int
     logprobs: int | None
+    prompt_logprobs: int | None
 
 
 def no_end_rule() -> EndRule:

@@ -79,11 +79,12 @@ class RunningReply:
     def take(self) -> Piece | None:
         """Return what was added since the last call, or None where no token was."""
         tokens = tuple(self.session.emitted[self._num_taken :])
+        of_prompt = () if self._num_taken else tuple(self.session.prompt_logprobs)
         self._num_taken += len(tokens)
         text = self._text.take()
         if self.session.done:
             text += self._text.finish()
-        return Piece(text, tokens) if tokens or text else None
+        return Piece(text, tokens, of_prompt) if tokens or text else None
 
     @property
     def reply(self) -> Reply:
@@ -365,4 +366,5 @@ class TextEngine:
             exactness=self.facts.exactness,
             models=self.facts.models,
             records=tuple(session.records),
+            prompt_logprobs=tuple(session.prompt_logprobs),
         )

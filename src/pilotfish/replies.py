@@ -8,7 +8,7 @@ from typing import Any
 
 from pilotfish.accounting.costs import ModelSize
 from pilotfish.accounting.metrics import ReplyStats
-from pilotfish.types import EmittedToken, RoundRecord
+from pilotfish.types import EmittedToken, RoundRecord, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,13 @@ class Usage:
 class Piece:
     """What one round adds to a stream: text that is safe to show, and the round's tokens.
 
-    Text can lag behind the tokens: half a character or the beginning of a stop string is held.
+    Text can lag behind the tokens: half a character or the beginning of a stop string is held. The
+    first piece has the log-probabilities of the prompt, where they are asked for.
     """
 
     text: str
     tokens: tuple[EmittedToken, ...]
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Reply:
     exactness: Mapping[str, Any]
     models: Mapping[str, Any]
     records: tuple[RoundRecord, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
     @property
     def token_ids(self) -> list[int]:

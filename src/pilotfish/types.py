@@ -71,7 +71,8 @@ class SamplingSettings:
     The order is fixed: penalties, logit bias, minimum and banned tokens, then temperature, top-k,
     top-p, min-p. Temperature 0 is the largest logit, the lowest id among equals. Presence and
     frequency penalties count generated tokens; the repetition penalty counts the prompt too.
-    `top_k` 0, `top_p` 1 and `min_p` 0 are off.
+    `top_k` 0, `top_p` 1 and `min_p` 0 are off. `logprobs` and `prompt_logprobs` are how many of the
+    likeliest tokens are told beside each token of the reply and of the prompt; None tells nothing.
     """
 
     temperature: float = 0.0
@@ -85,6 +86,7 @@ class SamplingSettings:
     banned_tokens: tuple[int, ...] = ()
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     @property
     def greedy(self) -> bool:
@@ -115,8 +117,9 @@ class SamplingSettings:
             require_number("banned_tokens", token, "token ids", whole=True)
             require(token >= 0, "banned_tokens", token, "token ids")
         self._check("min_tokens", 0, math.inf, "a whole number, 0 or more", whole=True)
-        if self.logprobs is not None:
-            self._check("logprobs", 0, 101, "a whole number from 0 to 100", whole=True)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                self._check(name, 0, 101, "a whole number from 0 to 100", whole=True)
 
     def _check(
         self, name: str, low: float, high: float, wanted: str, *, whole: bool = False

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
+from pilotfish.engine.prompt_scores import score_prompt
 from pilotfish.engine.round import Clock, run_round
 from pilotfish.engine.session import Session, never_stops
 from pilotfish.errors import (
@@ -113,7 +114,9 @@ class Engine:
         settings = settings or SamplingSettings()
         room = self.check(prompt, settings)
         with self._exclusively():
-            cache = self.prefixes.begin(prompt)
+            # rows come from passes, so that nothing read before is of use where they are wanted
+            begins_anew = settings.prompt_logprobs is not None
+            cache = self.prefixes.begin(prompt[:1] if begins_anew else prompt)
             try:
                 session = Session(
                     next(self._request_ids),
@@ -241,11 +244,15 @@ class Engine:
             raise PromptError(f"{name}: token id {wrong} is outside the vocabulary of {size}")
 
     def _read_target(self, session: Session, unread: Sequence[int], most_tokens: int) -> None:
+        begin = len(session.cache)
         to_next_cut = PROMPT_CHUNK_TOKENS - len(session.cache) % PROMPT_CHUNK_TOKENS
         chunk = unread[: min(to_next_cut, most_tokens)]
         try:
             with self.prefixes.changing([session.request_id]):
-                self.target.forward([Segment(session.cache, chunk, first_row=len(chunk))])
+                if session.settings.prompt_logprobs is not None:
+                    score_prompt(session, chunk, self.target, keeps=self.reads_in_any_parts)
+                if unread := chunk[len(session.cache) - begin :]:
+                    self.target.forward([Segment(session.cache, unread, first_row=len(unread))])
         except PilotfishError as error:
             session.fail(error)
             raise

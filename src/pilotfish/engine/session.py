@@ -19,6 +19,7 @@ from pilotfish.types import (
     Segment,
     SessionView,
     StopReason,
+    TokenLogprobs,
     Verdict,
 )
 from pilotfish.verify import clip_to_stop, verify_match, verify_token
@@ -60,6 +61,8 @@ class Session:
         self.num_prompt_tokens = len(prompt)
         self.num_tokens_left = num_tokens_left
         self.emitted: list[EmittedToken] = []
+        # of the prompt's tokens but the first, where they are wanted
+        self.prompt_logprobs: list[TokenLogprobs] = []
         self.records: list[RoundRecord] = []
         self.stop_reason: StopReason | None = None
         self.error: Exception | None = None
@@ -106,6 +109,15 @@ class Session:
             self.wish,
             self.constraint,
         )
+
+    def note_prompt(self, rows: FloatArray, start: int) -> None:
+        """Keep what rows [n, vocab] after the tokens from `start` on say of those that follow."""
+        wanted = self.settings.prompt_logprobs
+        assert wanted is not None, "prompts are scored where that is asked for"
+        following = self.tokens[start + 1 : start + 1 + len(rows)]
+        self.prompt_logprobs += [
+            token_logprobs(row, token, wanted) for row, token in zip(rows, following, strict=True)
+        ]
 
     def segment(self, proposal: Proposal) -> Segment:
         """Return the pending token and the proposal as one segment, every row wanted."""

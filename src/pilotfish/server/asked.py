@@ -201,18 +201,18 @@ def _template_call(call: ToolCall, path: str) -> dict[str, Any]:
 
 def completion_requests(body: CompletionRequest) -> list[Request]:
     """Return what the engine is asked for each choice of each prompt of a completion."""
-    for name, value, neutral in (
-        ("echo", body.echo, False),
-        ("best_of", body.best_of, body.n or 1),
-    ):
-        if value is not None and value != neutral:
-            message = f"{name} is not supported (leave it out)"
-            raise ApiError(400, message, param=name, code="unsupported_field")
+    if body.best_of not in (None, body.n or 1):
+        message = "best_of is not supported (leave it out)"
+        raise ApiError(400, message, param="best_of", code="unsupported_field")
+    if body.echo and body.suffix:
+        message = "echo and suffix exclude each other (leave one of both out)"
+        raise ApiError(400, message, param="echo", code="invalid_value")
     options = shared_options(body)
     options["max_tokens"] = COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     options["raw"] = True
     if body.logprobs is not None:
         options["logprobs"] = body.logprobs
+        options["prompt_logprobs"] = body.logprobs if body.echo else None
     return choice_requests(body, options)
 
 
@@ -230,11 +230,15 @@ def tokenized(body: ReplyRequest, requests: list[Request], engine: TextEngine) -
     return [replace(request, prediction=ids) for request in requests]
 
 
+def asked_prompts(body: CompletionRequest) -> Sequence[Any]:
+    """Return the prompts of a completion, each a text or token ids."""
+    prompt = body.prompt
+    return [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
+
+
 def completion_ids(body: CompletionRequest, tokenizer: Tokenizer) -> list[list[int]]:
     """Return the token ids of each prompt of a completion. Raises PromptError."""
-    prompt = body.prompt
-    prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
-    return [_prompt_ids(one, body.suffix, tokenizer) for one in prompts]
+    return [_prompt_ids(one, body.suffix, tokenizer) for one in asked_prompts(body)]
 
 
 def _prompt_ids(prompt: Any, suffix: str | None, tokenizer: Tokenizer) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pilotfish.generation import Piece, Reply
-from pilotfish.server.tokens import CompletionLogprobs, TokenReport, chat_logprobs
+from pilotfish.server.tokens import CompletionLogprobs, Echo, TokenReport, chat_logprobs
 from pilotfish.server.tools import Call, CallReader, MoreArguments, whole_calls
 from pilotfish.text import ReasoningSplitter, TokenTexts
 from pilotfish.types import EmittedToken
@@ -145,36 +145,64 @@ class ChatChoice:
 
 
 class CompletionChoice:
-    """A choice of a completion: text."""
+    """A choice of a completion: text, after that of the prompt where it is repeated."""
 
-    def __init__(self, index: int, texts: TokenTexts, *, logprobs: bool, report: bool) -> None:
+    def __init__(
+        self,
+        index: int,
+        texts: TokenTexts,
+        *,
+        logprobs: bool,
+        report: bool,
+        echo: Echo | None = None,
+    ) -> None:
         self._index = index
         self._logprobs = CompletionLogprobs(texts) if logprobs else None
         self._report = TokenReport(texts) if report else None
+        self._echo = echo
 
-    def opening(self) -> None:
-        """Return nothing: a text has no role."""
+    def opening(self) -> Document | None:
+        """Return the prompt where it is repeated without figures, which come with its last pass."""
+        if self._echo is None or self._logprobs is not None:
+            return None
+        return self._part(self._echo.text)
 
     def unchanged(self) -> Document:
         """Return a part that adds nothing."""
-        return self._part("", ())
+        return self._part("")
 
     def add(self, piece: Piece) -> list[Document]:
         """Return a part for the text, with the figures of its tokens."""
-        part = self._part(piece.text, piece.tokens)
+        parts = []
+        if self._echo is not None and self._logprobs is not None:
+            figures = self._logprobs.add_prompt(self._echo, piece.prompt_logprobs)
+            parts = [self._part(self._echo.text, figures)]
+            self._echo = None  # it comes first, and once
+        part = self._part(piece.text, self._figures(piece.tokens))
         if piece.tokens and self._report is not None:
             part["speculation"] = {"tokens": self._report.add(piece.tokens)}
         is_empty = not piece.text and part["logprobs"] is None and "speculation" not in part
-        return [] if is_empty else [part]
+        return parts if is_empty else [*parts, part]
 
     def end(self, reply: Reply) -> list[Document]:
         """Return the part that says why it ended."""
-        return [{**self._part("", ()), "finish_reason": reply.finish_reason}]
+        return [{**self._part(""), "finish_reason": reply.finish_reason}]
 
     def whole(self, reply: Reply) -> Document:
         """Return the text and why it ended."""
-        return {**self._part(reply.text, reply.tokens), "finish_reason": reply.finish_reason}
+        text, before = "", None
+        if self._echo is not None:
+            text = self._echo.text
+            if self._logprobs is not None:
+                before = self._logprobs.add_prompt(self._echo, reply.prompt_logprobs)
+        figures = self._figures(reply.tokens)
+        if before and figures:
+            figures = {name: before[name] + figures[name] for name in figures}
+        part = self._part(text + reply.text, figures or before)
+        return {**part, "finish_reason": reply.finish_reason}
 
-    def _part(self, text: str, tokens: Sequence[EmittedToken]) -> Document:
-        figures = self._logprobs.add(tokens) if self._logprobs and tokens else None
+    def _figures(self, tokens: Sequence[EmittedToken]) -> Document | None:
+        return self._logprobs.add(tokens) if self._logprobs and tokens else None
+
+    def _part(self, text: str, figures: Document | None = None) -> Document:
         return {"index": self._index, "text": text, "logprobs": figures, "finish_reason": None}

@@ -20,6 +20,7 @@ from pilotfish.server.answers import (
 )
 from pilotfish.server.asked import (
     asked_chat_prompt,
+    asked_prompts,
     chat_requests,
     completion_ids,
     completion_requests,
@@ -33,6 +34,7 @@ from pilotfish.server.reasoning import Reasoning, showing
 from pilotfish.server.replying import Asked, respond
 from pilotfish.server.schema import ChatRequest, CompletionRequest, ReplyRequest
 from pilotfish.server.serving import Serving
+from pilotfish.server.tokens import Echo
 from pilotfish.server.tool_choice import tool_choice
 from pilotfish.types import StructuralTags
 
@@ -114,8 +116,9 @@ def chat_asked(serving: Serving, data: bytearray) -> Asked:
     prompt = asked_chat_prompt(body, serving.engine.tokenizer, serving.options.template_options)
     requests = showing(requests, serving.reasoning_marks)
     reasoning = None
-    # what keeps to a grammar does so from its first letter on
-    if grammar is None and splits_reasoning(serving, body) and serving.reasoning_marks:
+    # what keeps to a schema does so from its first letter on
+    is_free = grammar is None or (is_tagged and not choice.is_required)
+    if is_free and splits_reasoning(serving, body) and serving.reasoning_marks:
         reasoning = Reasoning(serving.reasoning_marks, prompt)
         requests = reasoning.requests(requests)
     choices = [
@@ -146,9 +149,17 @@ def completion_asked(serving: Serving, data: bytearray) -> Asked:
     body = checked(serving, data, CompletionRequest)
     requests = tokenized(body, completion_requests(body), serving.engine)
     prompts = completion_ids(body, serving.engine.tokenizer)
+    echoes: list[Echo | None] = [None] * len(prompts)
+    if body.echo:
+        pairs = zip(asked_prompts(body), prompts, strict=True)
+        echoes = [Echo.of(prompt, ids, serving.texts) for prompt, ids in pairs]
     choices = [
         CompletionChoice(
-            index, serving.texts, logprobs=body.logprobs is not None, report=reports(body)
+            index,
+            serving.texts,
+            logprobs=body.logprobs is not None,
+            report=reports(body),
+            echo=echoes[index // len(requests)],
         )
         for index in range(len(prompts) * len(requests))
     ]

@@ -97,7 +97,7 @@ def test_a_missing_prompt_or_message_is_told_so(app: FastAPI) -> None:
     assert (error["param"], error["code"]) == ("messages[0].content", "missing_field")
 
 
-@pytest.mark.parametrize(("field", "value"), [("echo", True), ("suffix", "x"), ("best_of", 3)])
+@pytest.mark.parametrize(("field", "value"), [("suffix", "x"), ("best_of", 3)])
 def test_what_completions_cannot_do_is_told_so(app: FastAPI, field: str, value: object) -> None:
     assert error_of(app, COMPLETION, json={"prompt": "a|", field: value})["param"] == field
 
