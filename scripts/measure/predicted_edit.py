@@ -54,7 +54,8 @@ def main():
         print(f"{key}: {value:.3f}")
 
 
-main()
+if __name__ == "__main__":
+    main()
 '''
 TASK = "Rename the variable x to total. Reply with the whole file and nothing else."
 PROMPT = f"{TASK}\n\n```python\n{FILE}```"

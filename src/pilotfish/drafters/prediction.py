@@ -20,7 +20,8 @@ class _Request:
         self.num_prompt_tokens = view.num_prompt_tokens
         self.num_read = view.num_prompt_tokens
         self.tail: list[int] = []
-        self.alignment = Alignment(self.predicted)
+        prompt = view.tokens[: view.num_prompt_tokens]
+        self.alignment = Alignment(self.predicted, prompt)
 
     def fits(self, view: SessionView) -> bool:
         """Return whether the view continues the reply that was read."""

@@ -16,6 +16,8 @@ MOST_RUN_TOKENS = 32
 _MOST_PLACES = 4096
 # a change of more tokens than this is not expected to come again
 _MOST_CHANGED_TOKENS = 8
+# a prompt that ends like so much of a prediction is continued by its rest
+_CONTINUED_TOKENS = 8
 # what one token that was replaced by one is worth as a guess, in matched tokens
 _REPLACED_ONE = 0.5
 _FIRST_LIKELIHOOD = 0.7
@@ -77,13 +79,14 @@ class _Change:
 
 
 class Alignment:
-    """Follows a reply through a prediction, token by token. All of it is a function of the two.
+    """Follows a reply through a prediction, token by token. All of it is a function of the two,
+    and of the last tokens of the prompt, which the reply may continue in mid-text.
 
     Where the reply leaves the prediction, the end of the reply is looked for in all of it. What was
     replaced by what is kept: whoever renames a thing does so wherever it stands.
     """
 
-    def __init__(self, predicted: Sequence[int]) -> None:
+    def __init__(self, predicted: Sequence[int], prompt: Sequence[int] = ()) -> None:
         self._predicted = tuple(predicted)
         self._array = np.array(self._predicted, dtype=np.int64)
         self._last: list[int] = []  # tokens of the reply
@@ -96,6 +99,7 @@ class Alignment:
         self._num_since = 0
         self._changes: dict[tuple[int, ...], _Change] = {}
         self._changed_firsts: set[int] = set()
+        self._start_after(prompt[-MOST_RUN_TOKENS:])
 
     def read(self, token: int) -> None:
         """Take note of the reply's next token."""
@@ -144,6 +148,12 @@ class Alignment:
         if change.likelihood < 0.5:
             return 1, kept, 1 - change.likelihood
         return change.num_removed, change.added, change.likelihood
+
+    def _start_after(self, last: Sequence[int]) -> None:
+        """Begin where the prompt's last tokens are in the prediction, if they are."""
+        found = likeliest_place(self._array, last, 0) if last else None
+        if found is not None and found.num_matched >= _CONTINUED_TOKENS:
+            self._position, _, self._certainty = found
 
     def _follows(self, token: int) -> bool:
         """Take a step if the token is the one predicted, or begins a change made before."""

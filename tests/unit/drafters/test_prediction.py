@@ -90,6 +90,19 @@ def test_a_reply_is_found_again_a_few_tokens_after_a_difference(
         pytest.fail("not found again")
 
 
+def test_a_prompt_that_ends_inside_the_prediction_is_continued_there() -> None:
+    settings, wish = SamplingSettings(), DraftWish(prediction=TEXT)
+
+    def first(prompt: Sequence[int]) -> tuple[int, ...]:
+        shown = SessionView(1, prompt, len(prompt), settings, 0, 0, frozenset({END}), wish=wish)
+        return PredictionDrafter(min_probability=0.0).propose([shown], [8])[0].token_ids
+
+    assert first(TEXT[40:200]) == TEXT[200:208]
+    # an end that is alike by chance is no such thing
+    assert first([*range(5000, 5040), *TEXT[195:200]]) == TEXT[:8]
+    assert first([7]) == TEXT[:8]
+
+
 def test_one_replaced_token_costs_one_round() -> None:
     reply = [*TEXT[:100], 1000, *TEXT[101:]]
     assert offered(reply[:101], TEXT) == TEXT[101:109]
