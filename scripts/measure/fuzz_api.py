@@ -56,6 +56,7 @@ GOOD: dict[str, Any] = {
     "n": 2,
     "max_tokens": 2,
     "logit_bias": {"5": 1.5},
+    "prediction": {"type": "content", "content": "héllo"},
     "stream": False,
 }
 

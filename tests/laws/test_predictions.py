@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,11 +14,12 @@ from pilotfish import build
 from pilotfish.accounting.cost_curve import CostCurve, PairCosts
 from pilotfish.backends.scripted import FakeClock, ScriptedCosts, ScriptedModel, random_logits
 from pilotfish.config import SpeculationConfig
+from pilotfish.control.cost_aware import CostAwareController
 from pilotfish.control.reasons import PREDICTION_PAYS, TEXT_PAYS
 from pilotfish.drafters.prediction import PredictionDrafter
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.session import Session
-from pilotfish.types import DraftWish, SessionView
+from pilotfish.types import DraftWish, FloatArray, Proposal, SessionView
 from support.controlled import CURVES, controlled, plain_reply, progress
 from support.drafters import FunctionDrafter
 from support.engines import SETTINGS, VOCAB, finish, scripted_engine
@@ -249,6 +251,45 @@ def test_the_better_of_two_offers_is_taken() -> None:
         assert seconds <= 300 / 3
         late = [record.reason for record in session.records[20:] if record.num_drafted]
         assert set(late) == {expected}
+
+
+class Copying(FunctionDrafter):
+    """Copies a text that the reply follows, and is as sure of the places where it does not."""
+
+    def __init__(self, text: Sequence[int]) -> None:
+        super().__init__(lambda view, budget: text[len(view.tokens) - 3 :][:budget], "suffix")
+
+    def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
+        return [
+            replace(proposal, probabilities=(0.99,) * len(proposal.token_ids))
+            for proposal in super().propose(views, budgets)
+        ]
+
+
+def test_a_copy_that_knows_of_no_change_does_not_displace_a_prediction_that_does() -> None:
+    old, new = 7, 20
+    text = [one for one in plain_reply(500) if one != new]
+    changed = [new if one == old else one for one in text]
+    curve = CURVES["staircase"]
+
+    def logits(prefix: tuple[int, ...]) -> FloatArray:
+        row = np.zeros(32, dtype=np.float32)
+        row[changed[min(len(prefix) - 3, len(changed) - 1)]] = 9.0
+        return row
+
+    def seconds(copies: Copying | None) -> float:
+        clock, costs = FakeClock(), ScriptedCosts(cost_of=curve.at)
+        target = ScriptedModel(logits, vocab_size=32, clock=clock, costs=costs)
+        controller = CostAwareController(
+            PairCosts(target=curve), text=copies, prediction=PredictionDrafter()
+        )
+        engine = Engine(target=target, drafter=controller, controller=controller, clock=clock)
+        wish = DraftWish(prediction=tuple(text))
+        session = finish(engine, max_tokens=len(changed), wish=wish)
+        assert session.output_ids == changed
+        return progress(session)[-1][1]
+
+    assert seconds(Copying(text)) <= 1.02 * seconds(None)
 
 
 def test_requests_without_a_prediction_learn_nothing_from_those_with_one() -> None:

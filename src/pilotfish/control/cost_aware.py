@@ -44,6 +44,9 @@ _ROUNDS_BETWEEN_STEPS = 200
 _MOST_CHARGED = 1.5
 # rows of a pass that many sessions may share
 _WIDEST = 64
+# a prediction knows which copies of the text are to be changed, and other drafts from text do not:
+# their chances are those of copies on the whole
+_PREFERENCE = 1.2
 # why a draft from text was made, by who made it where that is not the text so far
 _PAYING_TEXTS = {"forced": FORCED, "prediction": PREDICTION_PAYS}
 
@@ -211,7 +214,8 @@ class CostAwareController:
                     plan.offers.append(offer)
         for plan in plans:
             believed = [self._believed(plan, offer) for offer in plan.offers]
-            worth = [_worth(chances, prices) for chances in believed]
+            pairs = zip(plan.offers, believed, strict=True)
+            worth = [_worth(offer, chances, prices) for offer, chances in pairs]
             if worth:
                 best = worth.index(max(worth))
                 plan.offer, plan.chances = plan.offers[best], believed[best]
@@ -344,8 +348,9 @@ class CostAwareController:
             table.record(estimate, place < record.num_accepted)
 
 
-def _worth(chances: Sequence[float], prices: Prices) -> tuple[float, float]:
-    """Return what an offer is worth in this round; among such that pay nothing the most right
-    tokens count, for they may pay later."""
+def _worth(offer: Proposal, chances: Sequence[float], prices: Prices) -> tuple[float, float]:
+    """Return how an offer ranks: by what it is worth in this round, and among such that pay nothing
+    by the right tokens in it, for they may pay later."""
     alive = survivals(chances)
-    return prices.best_length(alive)[1], sum(alive)
+    factor = _PREFERENCE if offer.source == "prediction" else 1.0
+    return factor * prices.best_length(alive)[1], factor * sum(alive)
