@@ -110,9 +110,11 @@ def api_error(error: Exception, *, param: str | None = None) -> ApiError:
     if not isinstance(error, ConfigError):
         return ApiError(400, message)
     found = _FIELD.match(str(error))
+    # what a schema comes in is known to the caller alone
+    names_field = found is not None and found[1] != "json_schema"
     is_too_long = isinstance(error, ContextLengthExceeded)
     code = "context_length_exceeded" if is_too_long else "invalid_value"
-    return ApiError(400, message, param=found[1] if found else param, code=code)
+    return ApiError(400, message, param=found[1] if found and names_field else param, code=code)
 
 
 @contextmanager

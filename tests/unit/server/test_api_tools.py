@@ -155,7 +155,9 @@ def test_a_schema_holds_the_reply() -> None:
         assert json.loads(said(post(app, CHAT, **anything)))["x"] == [1]
 
 
-@pytest.mark.parametrize("schema", [{"type": "nothing"}, {"$ref": "#/missing"}, {"type": 3}])
+@pytest.mark.parametrize(
+    "schema", [{"type": "nothing"}, {"$ref": "#/missing"}, {"type": 3}, {"not": {}}, False]
+)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_schema_that_cannot_be_used_is_told_before_anything_is_sent(
     app: FastAPI, schema: dict[str, Any], stream: bool

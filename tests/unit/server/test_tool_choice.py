@@ -353,7 +353,7 @@ def test_a_choice_that_is_none_is_told_before_anything_is_sent(
 
 
 def test_a_schema_of_the_reply_that_cannot_be_used_is_told_by_its_own_name(app: FastAPI) -> None:
-    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"$ref": "#/missing"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"not": {}}}}
     answer = ask(app, "POST", CHAT, json=asked(response_format=wanted))
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "response_format"
