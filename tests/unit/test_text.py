@@ -298,6 +298,22 @@ def test_a_control_token_before_the_least_number_of_tokens_ends_nothing(least):
     assert reply.stop_string == IM_START
 
 
+def test_a_control_token_that_is_shown_is_text_for_readers_and_for_stops():
+    tokenizer = BytesTokenizer()
+    control = tokenizer.special_ids[IM_START]
+    reply = ReplyText(tokenizer, shown_tokens=(IM_START,))
+    assert not any(reply.feed(token) for token in (ord("a"), control, tokenizer.special_ids[END]))
+    assert reply.finish() == "a" + IM_START
+    # a stop that names it beside other text holds it back, and lets it go where that fails
+    reply = ReplyText(tokenizer, stop=IM_START + "bc", shown_tokens=(IM_START,))
+    assert [reply.feed(token) for token in (control, ord("b"))] == [False, False]
+    assert reply.text == ""
+    assert not reply.feed(ord("d"))
+    assert reply.text == IM_START + "bd"
+    assert [reply.feed(token) for token in (control, *b"bc")] == [False, False, True]
+    assert reply.text == IM_START + "bd"
+
+
 def ended_by(parts: Sequence[bytes | str], stop: str | Sequence[str]) -> tuple[str, int | None]:
     """Return the text of a reply of bytes and control tokens, and how many tokens it took to stop,
     or None."""

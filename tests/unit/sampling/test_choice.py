@@ -48,8 +48,8 @@ def test_what_a_constraint_rules_out_has_no_weight() -> None:
     # tokens that the constraint does not know, and a row that is shorter than it
     assert legal_row(row_of(1, 2, 3, 4), allowed).tolist() == [1, -math.inf, 3, -math.inf]
     assert legal_row(row_of(1, 2), allowed).tolist() == [1, -math.inf]
-    parts = legal_row(row_of(1, 2, 3), allowed, np.array([2, 9, 1]))
-    assert parts.tolist() == [1, -math.inf, -math.inf]
+    parts = legal_row(row_of(1, 2, 3, 4), allowed, np.array([2, 9, 1, 3]))
+    assert parts.tolist() == [1, -math.inf, -math.inf, -math.inf]
     assert parts.dtype == legal_row(row_of(1, 2, 3, 4), allowed).dtype == np.float32
 
 
@@ -90,8 +90,9 @@ def test_log_probabilities_name_the_token_and_the_largest() -> None:
     )
     assert token_logprobs(row, 4, 0).top == ()
     assert token_logprobs(row, 4, 0).logprob == pytest.approx(math.log(1 / 2))
-    equal = token_logprobs(np.zeros(100, dtype=np.float32), 0, 60)
-    assert [token for token, _ in equal.top] == list(range(60))
+    levels = np.random.default_rng(1).integers(0, 3, 200).astype(np.float32)
+    expected = sorted(range(200), key=lambda token: (-levels[token], token))
+    assert [token for token, _ in token_logprobs(levels, 0, 150).top] == expected[:150]
 
 
 class Allowing:
