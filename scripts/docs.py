@@ -26,16 +26,20 @@ from pilotfish import cli, errors
 from pilotfish.accounting.metrics import DrafterStats, ReplyStats
 from pilotfish.config import RequestOptions
 from pilotfish.errors import PilotfishError
-from pilotfish.generation import Usage
+from pilotfish.generation import NamedLogprobs, NamedToken, Usage
 from pilotfish.grammar import formats, keywords
 from pilotfish.server import ignored
+from pilotfish.text import Tokenizer
 from pilotfish.types import EmittedToken, TokenLogprobs
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 WIDTH = 80
 NOTE = "<!-- written by scripts/docs.py: change the code, then run it again -->"
 # what a reply is made of, besides the public names
-REPLY_TYPES = (Usage, ReplyStats, DrafterStats, EmittedToken, TokenLogprobs)
+REPLY_TYPES = (
+    *(Usage, ReplyStats, DrafterStats, EmittedToken),
+    *(NamedLogprobs, NamedToken, TokenLogprobs),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -207,6 +211,8 @@ def python_page() -> str:
     parts.append("# What a reply is made of")
     for kind in REPLY_TYPES:
         parts += _entry(kind.__name__, kind)
+    parts.append("# What `engine.tokenizer` has")
+    parts += _entry("Tokenizer", Tokenizer)
     return "\n\n".join(parts) + "\n"
 
 
@@ -268,6 +274,8 @@ def _class_signature(name: str, kind: type) -> str:
         for field in dataclasses.fields(kind):
             lines.append(f"    {field.name}: {_annotation(field.type)}{_default(field)}")
         return "\n".join(lines)
+    if getattr(kind, "_is_protocol", False):
+        return f"class {name}"
     return f"class {_signature(name, kind)}"
 
 

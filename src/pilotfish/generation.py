@@ -16,10 +16,11 @@ from pilotfish.engine.scheduler import Job, Scheduler
 from pilotfish.engine.session import Session
 from pilotfish.errors import ConfigError, PilotfishError, PromptError
 from pilotfish.grammar import Grammar, JsonGrammars
-from pilotfish.replies import Facts, Piece, Reply, Usage, logprobs_dict
+from pilotfish.replies import Facts, NamedLogprobs, NamedToken, Piece, Reply, Usage
 from pilotfish.text import (
     ReplyText,
     Tokenizer,
+    TokenTexts,
     as_messages,
     as_prompts,
     chat_prompt,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Facts",
+    "NamedLogprobs",
+    "NamedToken",
     "Piece",
     "Prompt",
     "Reply",
@@ -42,7 +45,6 @@ __all__ = [
     "TextEngine",
     "Usage",
     "check_prepared",
-    "logprobs_dict",
 ]
 
 _LOG = logging.getLogger("pilotfish")
@@ -168,6 +170,7 @@ class TextEngine:
         self.facts = facts or Facts()
         self._close = close
         self._failures: dict[str, None] = {}
+        self._token_texts = TokenTexts(tokenizer)
         self._grammars = JsonGrammars(tokenizer)
 
     def __enter__(self) -> TextEngine:
@@ -179,6 +182,11 @@ class TextEngine:
     def close(self) -> None:
         """Free the models; safe to repeat."""
         self._close()
+
+    def clear(self) -> None:
+        """Forget the texts of all requests: past replies, from which drafts are copied, and kept
+        prompts. What was learned about costs stays. Replies that are being made go on."""
+        self.engine.clear()
 
     def prompt_ids(self, prompt: Prompt, request: Request) -> list[int]:
         """Return the token ids of a prompt: chat messages, a user's text, or raw text."""
@@ -367,4 +375,5 @@ class TextEngine:
             models=self.facts.models,
             records=tuple(session.records),
             prompt_logprobs=tuple(session.prompt_logprobs),
+            token_texts=self._token_texts,
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pilotfish.accounting.costs import ModelSize
 from pilotfish.accounting.metrics import ReplyStats
+from pilotfish.text import TokenTexts
 from pilotfish.types import EmittedToken, RoundRecord, TokenLogprobs
 
 
@@ -45,6 +46,37 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedToken:
+    """A token with its log-probability, its text and its bytes. A control token has no bytes, and
+    its name for a text; a part of a character is shown as U+FFFD."""
+
+    token_id: int
+    text: str
+    data: bytes
+    logprob: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values; the bytes are a list of numbers."""
+        return {
+            "token_id": self.token_id,
+            "text": self.text,
+            "bytes": list(self.data),
+            "logprob": self.logprob,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLogprobs(NamedToken):
+    """A token of a reply or a prompt, and the likeliest ones in its place."""
+
+    top: tuple[NamedToken, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**NamedToken.to_dict(self), "top": [one.to_dict() for one in self.top]}
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """A finished reply."""
 
@@ -58,6 +90,18 @@ class Reply:
     models: Mapping[str, Any]
     records: tuple[RoundRecord, ...] = ()
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    token_texts: TokenTexts | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def logprobs(self) -> tuple[NamedLogprobs, ...]:
+        """Return the log-probabilities of the reply's tokens with their texts; empty where none
+        were asked for. Those of the prompt come by `named`."""
+        return self.named([one.logprobs for one in self.tokens if one.logprobs is not None])
+
+    def named(self, logprobs: Iterable[TokenLogprobs]) -> tuple[NamedLogprobs, ...]:
+        """Return log-probabilities of this reply's model with the texts of their tokens."""
+        assert self.token_texts is not None, "replies of an engine know their tokens"
+        return tuple(_named(one, self.token_texts) for one in logprobs)
 
     @property
     def token_ids(self) -> list[int]:
@@ -86,16 +130,16 @@ class Reply:
             "exactness": dict(self.exactness),
             "models": dict(self.models),
         }
-        if any(token.logprobs for token in self.tokens):
-            result["logprobs"] = [logprobs_dict(token) for token in self.tokens]
+        if logprobs := self.logprobs:
+            result["logprobs"] = [one.to_dict() for one in logprobs]
+        if self.prompt_logprobs:
+            result["prompt_logprobs"] = [one.to_dict() for one in self.named(self.prompt_logprobs)]
         return result
 
 
-def logprobs_dict(token: EmittedToken) -> dict[str, Any]:
-    """Return a token's log-probabilities as plain JSON values."""
-    assert token.logprobs is not None
-    top = [{"token_id": i, "logprob": value} for i, value in token.logprobs.top]
-    return {"token_id": token.token_id, "logprob": token.logprobs.logprob, "top": top}
+def _named(entry: TokenLogprobs, texts: TokenTexts) -> NamedLogprobs:
+    top = tuple(NamedToken(one, *texts.of(one), logprob) for one, logprob in entry.top)
+    return NamedLogprobs(entry.token_id, *texts.of(entry.token_id), entry.logprob, top)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": BASE | {"protocols", "config", "sampling", "verify", "prefixes"},
     "accounting": {"types"},
     "grammar": BASE | {"protocols", "text"},
-    "replies": {"accounting", "types"},
+    "replies": {"accounting", "text", "types"},
     "generation": BASE | {"engine", "text", "accounting", "config", "grammar", "replies"},
     "calibration": BASE | {"protocols", "config", "accounting", "backends"},
 }

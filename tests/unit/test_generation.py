@@ -166,6 +166,24 @@ def test_a_stop_that_names_a_control_token_ends_a_reply_with_drafts_and_without(
     assert drafted.finish_reason == "stop"
 
 
+def test_log_probabilities_come_with_the_texts_and_bytes_of_their_tokens() -> None:
+    reply, _ = answer([*split("aé"), b" fin"], logprobs=2, prompt_logprobs=1)
+    assert [(one.text, one.data) for one in reply.logprobs] == [
+        ("a", b"a"), ("\ufffd", b"\xc3"), ("\ufffd", b"\xa9"), (" fin", b" fin"), ("<|end|>", b""),
+    ]  # fmt: skip
+    assert [one.token_id for one in reply.logprobs] == reply.token_ids
+    for entry, token in zip(reply.logprobs, reply.tokens, strict=True):
+        assert token.logprobs is not None
+        assert [(one.token_id, one.logprob) for one in entry.top] == [*token.logprobs.top]
+        assert entry.top[0].text == entry.text
+    prompt = reply.named(reply.prompt_logprobs)
+    assert [one.text for one in prompt] == [*PROMPT[1:]]
+    document = json.loads(json.dumps(reply.to_dict()))
+    assert document["logprobs"][1]["bytes"] == [0xC3]
+    assert [one["text"] for one in document["prompt_logprobs"]] == [*PROMPT[1:]]
+    assert answer(split("a"))[0].logprobs == ()
+
+
 def test_control_tokens_leave_text_where_that_is_asked_for() -> None:
     words = tokenizer()
     ids = [*b"a", START, *b"b"]
@@ -496,7 +514,8 @@ def test_a_reply_is_the_documented_json() -> None:
     told = document["stats"]["speculation"]
     assert told.keys() == {"on", "reason", "decisions", "failures"}
     entry = document["logprobs"][0]
-    assert entry.keys() == {"token_id", "logprob", "top"}
+    assert entry.keys() == {"token_id", "text", "bytes", "logprob", "top"}
+    assert entry["top"][0].keys() == {"token_id", "text", "bytes", "logprob"}
     assert [one["token_id"] for one in document["logprobs"]] == document["token_ids"]
     assert len(entry["top"]) == 2
     assert "logprobs" not in answer(split("0"))[0].to_dict()

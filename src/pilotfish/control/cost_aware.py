@@ -119,9 +119,10 @@ class CostAwareController:
             self._model.drafter.forget(request_id)
 
     def clear(self) -> None:
-        """Forget past replies; what was learned about drafts and costs stays."""
-        for text in self._texts:
-            if (clear := getattr(text, "clear", None)) is not None:
+        """Forget past texts; what was learned about drafts and costs stays."""
+        drafters = [*self._texts, *([self._model.drafter] if self._model else [])]
+        for drafter in drafters:
+            if (clear := getattr(drafter, "clear", None)) is not None:
                 clear()
 
     def draft_budgets(self, views: Sequence[SessionView]) -> list[int]:

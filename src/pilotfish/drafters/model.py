@@ -202,6 +202,10 @@ class ModelDrafter:
         self._prefixes.end(request_id)
         self._requests.pop(request_id, None)
 
+    def clear(self) -> None:
+        """Give up what is kept of texts of ended requests."""
+        self._prefixes.clear()
+
     def _begin(self, view: SessionView, budget: int, rule: StopRule) -> _Draft | None:
         # drafting k tokens evaluates positions up to len(tokens) + k - 2 of the draft's context
         budget = min(budget, self._model.context_size + 1 - len(view.tokens))

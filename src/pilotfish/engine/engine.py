@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
-from pilotfish.engine.prompt_scores import score_prompt
+from pilotfish.engine.prompt_pass import read_pass
 from pilotfish.engine.round import Clock, run_round
 from pilotfish.engine.session import Session, never_stops
 from pilotfish.errors import (
@@ -25,7 +25,7 @@ from pilotfish.errors import (
 )
 from pilotfish.prefixes import PrefixPool
 from pilotfish.protocols import Constraint, Controller, Drafter, TargetModel
-from pilotfish.types import DraftWish, EmittedToken, RoundRecord, SamplingSettings, Segment
+from pilotfish.types import DraftWish, EmittedToken, RoundRecord, SamplingSettings
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -244,15 +244,11 @@ class Engine:
             raise PromptError(f"{name}: token id {wrong} is outside the vocabulary of {size}")
 
     def _read_target(self, session: Session, unread: Sequence[int], most_tokens: int) -> None:
-        begin = len(session.cache)
         to_next_cut = PROMPT_CHUNK_TOKENS - len(session.cache) % PROMPT_CHUNK_TOKENS
         chunk = unread[: min(to_next_cut, most_tokens)]
         try:
             with self.prefixes.changing([session.request_id]):
-                if session.settings.prompt_logprobs is not None:
-                    score_prompt(session, chunk, self.target, keeps=self.reads_in_any_parts)
-                if unread := chunk[len(session.cache) - begin :]:
-                    self.target.forward([Segment(session.cache, unread, first_row=len(unread))])
+                read_pass(session, chunk, self.target, any_cut=self.reads_in_any_parts)
         except PilotfishError as error:
             session.fail(error)
             raise
@@ -321,6 +317,12 @@ class Engine:
         finally:
             for session in sessions:
                 self.finish(session)
+
+    def clear(self) -> None:
+        """Forget the texts of ended requests: past replies, and what is kept of prompts."""
+        with self._exclusively():
+            self.prefixes.clear()
+            getattr(self.drafter, "clear", lambda: None)()
 
     def finish(self, session: Session) -> None:
         """Give back what the session holds; a running session is cancelled. Safe to repeat.

@@ -9,7 +9,7 @@ from pilotfish.backends.scripted import ScriptedModel, random_logits
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.engine.engine import Engine
-from pilotfish.engine.prompt_scores import SCORED_PASS_TOKENS
+from pilotfish.engine.prompt_pass import SCORED_PASS_TOKENS
 from pilotfish.engine.session import Session
 from pilotfish.prefixes import PrefixPool
 from pilotfish.sampling import token_logprobs
