@@ -60,6 +60,23 @@ def _refused(reason: str) -> ConfigError:
     return ConfigError(f"json_schema cannot be used: {one_line(reason)}", hint=hint)
 
 
+def _check_beginning(matcher: Any) -> None:
+    """Raise ConfigError where no reply can begin or get beyond the text that must come first: a
+    schema may contradict itself in ways that only its tokens show."""
+    matcher.compute_bitmask()
+    is_empty = matcher.is_stopped()
+    forced = [] if is_empty else matcher.compute_ff_tokens()
+    if forced:
+        matcher.try_consume_tokens(forced)
+        if not matcher.is_stopped():
+            matcher.compute_bitmask()
+    reason = matcher.get_error()
+    if matcher.is_error() or is_empty or reason:
+        # of what never ends the compiler can only say that it is too much
+        has_no_text = "NoExtension" in reason or "Too many items" in reason
+        raise _refused("no reply satisfies it" if has_no_text else reason)
+
+
 class Grammar:
     """A schema compiled for one tokenizer: any number of replies may be held to it, in any number
     of threads. Whoever has one need not compile it again, whatever its store has dropped."""
@@ -117,12 +134,7 @@ class JsonGrammars:
             log_level=0,
             limits=library.LLParserLimits(verbose_errors=False),
         )
-        # a schema may contradict itself in ways that only its first token shows
-        first = matcher.deep_copy()
-        first.compute_bitmask()
-        if first.is_error() or first.is_stopped():
-            reason = first.get_error()
-            raise _refused("no reply satisfies it" if "NoExtension" in reason else reason)
+        _check_beginning(matcher.deep_copy())
         return matcher
 
     def _tokens(self) -> Any:

@@ -104,10 +104,40 @@ def test_a_misspelt_keyword_is_told_its_name() -> None:
     assert refusal.value.hint == "did you mean maxLength?"
 
 
-def test_a_schema_that_only_its_first_token_shows_to_be_empty_is_refused() -> None:
-    check_schema({"$ref": "#"})
+def object_of(schema: Any, **more: Any) -> dict[str, Any]:
+    properties = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    return {**properties, "additionalProperties": False, **more}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        # without end, and without a value after the name
+        object_of({"$ref": "#"}),
+        {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+        # these pieces write no such letter
+        {"type": "string", "pattern": "^[xyz]$"},
+        object_of({"$ref": "#/$defs/x"}, **{"$defs": {"x": {"$ref": "#/$defs/x"}}}),
+    ],
+)
+def test_a_schema_that_only_its_first_tokens_show_to_be_empty_is_refused(schema: Any) -> None:
+    check_schema(schema)
     with pytest.raises(ConfigError, match="no reply satisfies it"):
-        JsonGrammars(json_tokenizer()).compiled({"$ref": "#"}).constraint()
+        JsonGrammars(json_tokenizer()).compiled(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"const": "a" * 999},
+        {"enum": ["red"]},
+        {"type": "array", "items": {"$ref": "#"}},
+        object_of({"anyOf": [{"$ref": "#"}, {"type": "integer"}]}),
+    ],
+)
+def test_a_schema_of_one_text_or_that_may_end_is_none_of_them(schema: Any) -> None:
+    assert JsonGrammars(json_tokenizer()).compiled(schema)
 
 
 def test_the_order_of_names_makes_another_text() -> None:
