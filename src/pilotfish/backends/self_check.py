@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,16 @@ def load_result(description: Mapping[str, Any], *, folder: str = _FOLDER) -> Any
         return stored["report"] if stored["for"] == description else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def kept_results(folder: str = _FOLDER) -> Iterator[tuple[Mapping[str, Any], Any]]:
+    """Yield what can be read of a folder: descriptions, with the results kept for them."""
+    for path in sorted((cache_folder() / folder).glob("*.json")):
+        try:
+            stored = json.loads(path.read_text())
+            yield stored["for"], stored["report"]
+        except (OSError, ValueError, TypeError, KeyError):
+            continue
 
 
 def save_result(

@@ -5,9 +5,11 @@ from pilotfish.calibration.overhead import TimedModel, measure_draft_overhead, m
 from pilotfish.calibration.plan import FULL, QUICK, MeasurePlan
 from pilotfish.calibration.result import Calibration
 from pilotfish.calibration.store import (
+    Kept,
     MeasuredModel,
     costs_for,
     describe_pair,
+    find,
     load,
     mark_stale,
     save,
@@ -17,12 +19,14 @@ __all__ = [
     "FULL",
     "QUICK",
     "Calibration",
+    "Kept",
     "MeasurePlan",
     "MeasuredModel",
     "Progress",
     "TimedModel",
     "costs_for",
     "describe_pair",
+    "find",
     "load",
     "mark_stale",
     "measure",

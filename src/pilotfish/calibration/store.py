@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Protocol
 
 from pilotfish.backends.facts import ModelFacts
-from pilotfish.backends.machine import processor_name
+from pilotfish.backends.machine import default_threads, processor_name
 from pilotfish.backends.self_check import (
     file_identity,
     forget_result,
+    kept_results,
     load_result,
     save_result,
 )
@@ -37,6 +40,14 @@ class MeasuredModel(TargetModel, Protocol):
     @property
     def facts(self) -> ModelFacts:
         """Return what the loaded object says about itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A calibration with what it was made for: files, library, threads and settings."""
+
+    calibration: Calibration
+    description: Mapping[str, Any]
 
 
 def describe_pair(
@@ -68,6 +79,36 @@ def load(description: Mapping[str, Any]) -> Calibration | None:
         return Calibration.from_dict(load_result(description, folder=_FOLDER))
     except (ValueError, TypeError, KeyError, OverflowError):
         return None
+
+
+def find(target: Path, draft: Path | None = None) -> Kept | None:
+    """Return what is kept of these files on this machine, without loading them: of several settings
+    those of a load without options, and of these the newest. None where nothing is."""
+    found: list[Kept] = []
+    for description, result in kept_results(_FOLDER):
+        try:
+            if _is_of(description, target, draft):
+                found.append(Kept(Calibration.from_dict(result), description))
+        except (ValueError, TypeError, KeyError, OverflowError):
+            continue  # another version wrote it, or it is damaged
+
+    def fitness(kept: Kept) -> tuple[bool, bool, str]:
+        usual = kept.description["target"]
+        is_usual = usual["cache_type"] == "f16" and not usual["strict"]
+        return usual["threads"] == default_threads(), is_usual, kept.calibration.measured_at
+
+    return max(found, key=fitness, default=None)
+
+
+def _is_of(description: Mapping[str, Any], target: Path, draft: Path | None) -> bool:
+    is_here = description["version"] == _VERSION and description["processor"] == processor_name()
+    if not is_here or description["target"]["file"] != file_identity(target):
+        return False
+    is_usable = {"backend", "threads", "cache_type", "strict"} <= description["target"].keys()
+    beside = description["draft"]
+    return is_usable and (
+        draft is None or (beside is not None and beside["file"] == file_identity(draft))
+    )
 
 
 def save(description: Mapping[str, Any], calibration: Calibration) -> None:

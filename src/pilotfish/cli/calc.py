@@ -21,11 +21,14 @@ from pilotfish.cli.arguments import option, with_options
 from pilotfish.cli.calc_inputs import (
     FLAT,
     GivenCurve,
+    assumptions,
+    kept_curve,
     model_size,
     number,
     parse_acceptance,
     parse_curve,
     positive,
+    share_of_bytes,
     whole_number,
 )
 from pilotfish.cli.console import figures_table, page, print_json, talk
@@ -64,19 +67,21 @@ class RoundOptions:
             panel=_ROUND,
             metavar="C",
             about="What a draft token costs, as a share of a step of the target.  Default: what "
-            "the curve's file says, or 0.",
+            "the curve's file or a measurement says, else the share of bytes that --draft reads, "
+            "else 0, as of drafts from text.",
         ),
     ] = None
     curve: Annotated[
-        str,
+        str | None,
         option(
             "--curve",
             panel=_ROUND,
             metavar="CURVE",
-            about="What a pass costs by its rows: flat (default), ratios to a step as in "
-            "1=1,4=1.1,8=1.4, or a file that calibrate --json wrote.",
+            about="What a pass costs by its rows: flat, ratios to a step as in 1=1,4=1.1,8=1.4, or "
+            "a file that calibrate --json wrote.  Default: what was measured here of --target "
+            "and --draft, else flat.",
         ),
-    ] = FLAT
+    ] = None
     catch_up: Annotated[
         str,
         option(
@@ -118,9 +123,11 @@ class RoundOptions:
         ),
     ] = None
 
-    def given_curve(self) -> GivenCurve:
-        """Return the curve, in seconds where --step-seconds or its file says what a step takes."""
-        given = parse_curve(self.curve)
+    def given_curve(self, target: str | None, draft: str | None) -> GivenCurve:
+        """Return the curve, in seconds where --step-seconds, its file or a measurement says what a
+        step takes."""
+        kept = kept_curve(target, draft) if self.curve is None and target is not None else None
+        given = kept or parse_curve(FLAT if self.curve is None else self.curve)
         if self.step_seconds is None:
             return given
         step = positive("--step-seconds", self.step_seconds)
@@ -131,11 +138,13 @@ class RoundOptions:
         """Return the tokens of context."""
         return whole_number("--ctx", self.ctx, least=0, most=1 << 30)
 
-    def costs(self, given: GivenCurve) -> RoundCosts:
-        """Return what the parts of a round take, in the unit of the curve."""
+    def costs(self, given: GivenCurve, share_of_bytes: float | None) -> RoundCosts:
+        """Return what the parts of a round take, in the unit of the curve; `share_of_bytes` is what
+        a draft model reads for a token, of what the target reads."""
         context = self.context()
         step = given.curve.at(1, context)
-        ratio = given.draft_cost_ratio or 0.0
+        known = given.draft_cost_ratio if given.draft_cost_ratio is not None else share_of_bytes
+        ratio = known or 0.0
         if self.cost_ratio is not None:
             ratio = number("--cost-ratio", self.cost_ratio)
         return RoundCosts(
@@ -184,12 +193,18 @@ class ServingOptions:
         ),
     ] = None
 
+    @property
+    def draft_model(self) -> str | None:
+        """Return the draft model; as elsewhere, `none` is none."""
+        is_none = self.draft is not None and self.draft.casefold() == "none"
+        return None if is_none else self.draft
+
     def values(self) -> dict[str, Any]:
         """Return the options of `predicted_costs`."""
-        price = self.price_per_hour
+        price, draft = self.price_per_hour, self.draft_model
         return {
             "target": None if self.target is None else model_size(self.target),
-            "draft": None if self.draft is None else model_size(self.draft, as_draft=True),
+            "draft": None if draft is None else model_size(draft, as_draft=True),
             "price_per_hour": None if price is None else number("--price-per-hour", price),
         }
 
@@ -223,21 +238,31 @@ def calc(
         bool, typer.Option("--json", metavar=" ", help="Print one JSON document.")
     ] = False,
 ) -> None:
-    """Work out what drafting brings and costs, from formulas alone.
+    """Work out what drafting brings and costs, from formulas and what is kept.
 
-    Nothing is loaded or measured; the formulas are in docs/concepts/accounting.md.
+    Nothing is loaded or measured; the formulas are in docs/concepts/accounting.md. What was
+    measured here of --target and --draft before is used, and what is assumed is said.
     """
     chances = parse_acceptance(acceptance)
-    given = round_options.given_curve()
-    costs = round_options.costs(given)
+    sizes = serving.values()
+    share = share_of_bytes(sizes["target"], sizes["draft"])
+    given = round_options.given_curve(serving.target, serving.draft_model)
+    costs = round_options.costs(given, share)
     longest = round_options.longest(given)
     best = best_length(chances, costs, max_length=longest)
     length = best
     if round_options.draft_length is not None:
         length = whole_number("--draft-length", round_options.draft_length, least=0, most=_LONGEST)
-    options = {**serving.values(), "in_seconds": given.in_seconds}
+    options = {**sizes, "in_seconds": given.in_seconds}
     document = {
         **_findings(chances, costs, length=length, best=best, longest=longest),
+        "measured": given.measured or None,
+        "assumed": assumptions(
+            given,
+            has_curve=round_options.curve is not None,
+            has_ratio=round_options.cost_ratio is not None,
+            share=share,
+        ),
         "round_cost_unit": "seconds" if given.in_seconds else "steps",
         "costs": side_by_side(
             plain=predicted_costs(chances, 0, costs, **options),
@@ -317,6 +342,10 @@ def _best(found: Mapping[str, Any]) -> str:
 def _print_findings(document: Mapping[str, Any], *, in_seconds: bool) -> None:
     console = page()
     console.print(document["summary"])
+    if document["measured"]:
+        console.print(f"Measured here: {document['measured']}.")
+    if document["assumed"]:
+        console.print(f"Assumed: {'; '.join(document['assumed'])}.")
     console.print()
     unit, scale, digits = ("ms", 1000, 1) if in_seconds else ("steps", 1, 2)
     rows = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,14 @@ class GivenCurve:
     in_seconds        whether it is in seconds; in steps otherwise
     widest            the widest pass that was measured; None for the flat one
     draft_cost_ratio  where a calibration knows it
+    measured          when and how it was measured here; "" where it was given or assumed
     """
 
     curve: CostCurve
     in_seconds: bool = False
     widest: int | None = None
     draft_cost_ratio: float | None = None
+    measured: str = ""
 
 
 def number(option: str, text: str, *, most: float = _MOST) -> float:
@@ -72,6 +74,26 @@ def parse_curve(text: str) -> GivenCurve:
     if "=" in text and not text.endswith(".json"):
         return _curve_of_ratios(_parse_ratios(text), text)
     return _read_curve(text)
+
+
+def kept_curve(target: str, draft: str | None) -> GivenCurve | None:
+    """Return what passes of the models were found to cost on this machine, if that is kept; a draft
+    model that was not measured with the target leaves its own cost open."""
+    from pilotfish import calibration, models  # not at the top: the formulas need neither
+
+    files = [models.resolve(one) for one in (target, draft) if one is not None]
+    pair = calibration.find(*files)
+    kept = pair or calibration.find(files[0])
+    if kept is None:
+        return None
+    given, used = _curve_from_json(kept.calibration.report_dict()), kept.description["target"]
+    is_measured = draft is not None and pair is not None
+    return replace(
+        given,
+        draft_cost_ratio=given.draft_cost_ratio if is_measured else None,
+        measured=f"{kept.calibration.measured_at[:10]} on {used['backend']} with "
+        f"{used['threads']} threads",
+    )
 
 
 def _parse_ratios(text: str) -> dict[int, float]:
@@ -182,3 +204,24 @@ def model_size(reference: str, *, as_draft: bool = False) -> ModelSize:
         vocabulary=vocabulary,
         attention_flops_per_token=info["cache_bytes_per_token"] * queries,
     )
+
+
+def share_of_bytes(target: ModelSize | None, draft: ModelSize | None) -> float | None:
+    """Return what a draft model reads for a token, of what the target reads: on machines where
+    reading the weights is what takes time, this is what a draft token costs."""
+    return None if target is None or draft is None else draft.step_bytes / target.step_bytes
+
+
+def assumptions(
+    given: GivenCurve, *, has_curve: bool, has_ratio: bool, share: float | None
+) -> list[str]:
+    """Return what is taken for granted, with the options that say better."""
+    found = []
+    if not has_curve and not given.measured:
+        found.append("passes of any width cost a step (--curve)")
+    if not has_ratio and given.draft_cost_ratio is None:
+        cost = "nothing, as drafts from text do"
+        if share is not None:
+            cost = f"{share:.2f} of a step, as it reads so much of the bytes"
+        found.append(f"a draft token costs {cost} (--cost-ratio)")
+    return found

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pilotfish import calibration
 from pilotfish.accounting.cost_curve import CostCurve, PairCosts
+from pilotfish.backends.machine import default_threads, processor_name
+from pilotfish.backends.self_check import file_identity
 from pilotfish.calibration.result import Calibration, break_even
 from pilotfish.cli.calc_inputs import model_size
+from pilotfish.config import cache_folder
 from support.tiny_gguf import write_tiny
 
 from .conftest import Run
@@ -189,6 +195,102 @@ def test_a_calibration_breaks_even_as_it_says_itself(run: Run, tmp_path: Path, l
     assert by_model["cost_ratio"] == pytest.approx(0.0085 / 0.031)
     longer = calc(run, *arguments, "--ctx", "2000", "--cost-ratio", "0")
     assert longer["costs"]["latency"]["plain"]["seconds_per_token"] == pytest.approx(0.034)
+
+
+@pytest.fixture
+def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that keeps a calibration of these files, as a load or calibrate does."""
+    monkeypatch.setenv("PILOTFISH_CACHE", str(tmp_path / "cache"))
+
+    def keep(
+        target: str, draft: str | None, *, at: str = "2026-11-01", scale: float = 1.0, **other: Any
+    ) -> None:
+        costs = PAIR if draft is not None else replace(PAIR, draft=None)
+        costs = replace(costs, target=CURVE.scaled(scale))
+        side = {"backend": "native", "threads": default_threads(), "cache_type": "f16"}
+        description = {
+            "version": 1,
+            "processor": processor_name(),
+            "target": {"file": file_identity(Path(target)), "strict": False, **side, **other},
+            "draft": draft and {"file": file_identity(Path(draft)), **side},
+        }
+        found = Calibration(costs=costs, minima=CURVE, measured_at=f"{at}T10:00:00+00:00")
+        calibration.save(description, found)
+
+    return keep
+
+
+def test_what_was_measured_here_is_used_and_said(
+    run: Run, tiny: str, tmp_path: Path, keep: Callable[..., None]
+) -> None:
+    draft = str(write_tiny(tmp_path / "draft.gguf", seed=2))
+    keep(tiny, draft)
+    pair = ("--acceptance", "0.7", "-m", tiny, "-d", draft, "--draft-length", "3", "--ctx", "256")
+    found = calc(run, *pair)
+    assert found["break_even_acceptance"] == pytest.approx(break_even(PAIR, 4, by_model=True))
+    assert found["costs"]["latency"]["plain"]["seconds_per_token"] == pytest.approx(0.031)
+    assert found["measured"] == f"2026-11-01 on native with {default_threads()} threads"
+    assert found["assumed"] == []
+    outcome = run("calc", *pair)
+    assert "Measured here: 2026-11-01 on native" in outcome.out
+    assert "cannot lose" not in outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    # what is given wins
+    assert calc(run, *pair, "--cost-ratio", "0.5")["cost_ratio"] == pytest.approx(0.5)
+    flat = calc(run, *pair, "--curve", "flat")
+    assert (flat["measured"], flat["round_cost_unit"]) == (None, "steps")
+
+
+def test_the_newest_measurement_with_the_usual_settings_counts(
+    run: Run, tiny: str, keep: Callable[..., None]
+) -> None:
+    keep(tiny, None, at="2026-11-01")
+    keep(tiny, None, at="2026-11-03", scale=2, num=1)
+    keep(tiny, None, at="2026-11-02", scale=3, num=2)
+    keep(tiny, None, at="2026-12-01", scale=4, threads=default_threads() + 1)
+    keep(tiny, None, at="2026-12-01", scale=5, strict=True)
+    found = calc(run, "--acceptance", "0.7", "-m", tiny, "--ctx", "256")
+    assert found["measured"].startswith("2026-11-03")
+    assert found["costs"]["latency"]["plain"]["seconds_per_token"] == pytest.approx(0.061)
+    assert found["assumed"] == [
+        "a draft token costs nothing, as drafts from text do (--cost-ratio)"
+    ]
+
+
+def test_what_was_not_measured_is_assumed_and_said(
+    run: Run, tiny: str, tmp_path: Path, keep: Callable[..., None]
+) -> None:
+    draft = str(write_tiny(tmp_path / "draft.gguf", seed=2))
+    pair = ("--acceptance", "0.7", "-m", tiny, "-d", draft)
+    share = model_size(draft, as_draft=True).step_bytes / model_size(tiny).step_bytes
+    assert 0 < share < 1
+    drafting = f"a draft token costs {share:.2f} of a step, as it reads so much of the bytes"
+    flat = "passes of any width cost a step (--curve)"
+    found = calc(run, *pair)
+    assert found["cost_ratio"] == pytest.approx(share)
+    assert found["assumed"] == [flat, f"{drafting} (--cost-ratio)"]
+    assert found["measured"] is None
+    text = " ".join(run("calc", *pair).out.split())
+    assert f"Assumed: {flat}; {drafting}" in text
+    keep(tiny, None)  # the target alone
+    found = calc(run, *pair)
+    assert found["measured"] is not None
+    assert found["assumed"] == [f"{drafting} (--cost-ratio)"]
+    assert calc(run, *pair[:4], "-d", "none")["cost_ratio"] == 0
+    assert calc(run, *EXAMPLE, "--curve", "flat")["assumed"] == []
+    assert calc(run, "--acceptance", "0.5")["assumed"][0] == flat
+
+
+def test_a_damaged_measurement_is_none(run: Run, tiny: str, keep: Callable[..., None]) -> None:
+    keep(tiny, None)
+    (file,) = (cache_folder() / "calibration").glob("*.json")
+    kept = json.loads(file.read_text())
+    for part in ("for", "report"):
+        for wrong in ({}, [], 5, None, {**kept[part], "target": 5}):
+            file.write_text(json.dumps({**kept, part: wrong}))
+            assert calc(run, "--acceptance", "0.5", "-m", tiny)["measured"] is None
+    file.write_text("{")
+    assert calc(run, "--acceptance", "0.5", "-m", tiny)["measured"] is None
 
 
 def test_curves_from_files_and_from_words_agree(run: Run, tmp_path: Path) -> None:
