@@ -24,12 +24,13 @@ from pilotfish.drafters.hybrid import HybridDrafter
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.ngram import NgramDrafter
 from pilotfish.drafters.none import NoDrafter
+from pilotfish.drafters.prediction import PredictionDrafter
 from pilotfish.drafters.suffix import SuffixDrafter
 from pilotfish.engine.engine import Engine
 from pilotfish.engine.session import Session
 from pilotfish.models import DEFAULT_DRAFT, DEFAULT_TARGET
 from pilotfish.protocols import Drafter
-from pilotfish.types import SamplingSettings
+from pilotfish.types import DraftWish, SamplingSettings
 from support.tiny_gguf import write_tiny
 
 PLACES = 3
@@ -64,6 +65,7 @@ class Pair:
             "ngram": NgramDrafter(),
             "suffix": SuffixDrafter(min_probability=0.1),
             "model": model,
+            "prediction": PredictionDrafter(),
             "hybrid": HybridDrafter([SuffixDrafter(min_probability=0.5), model]),
         }
         return made[name]
@@ -153,6 +155,28 @@ def test_no_drafter_no_neighbour_and_no_cut_changes_a_reply(
     for chunk in (1, 7, 64):
         monkeypatch.setattr("pilotfish.engine.engine.PROMPT_CHUNK_TOKENS", chunk)
         assert together(pair, "hybrid", **options) == plain
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_no_prediction_changes_a_reply(pair: Pair, settings: str) -> None:
+    options: dict[str, Any] = {"settings": SETTINGS[settings]}
+    plain = alone(pair, "none", **options)
+    for change in (
+        lambda reply: reply,
+        lambda reply: [*reply[:4], 17, 17, *reply[5:]],
+        lambda reply: reply[::-1],
+    ):
+        predictions = [tuple(change(reply)) for reply in plain]
+        num_accepted = 0
+        for prompt, reply, prediction in zip(pair.prompts, plain, predictions, strict=True):
+            wish = DraftWish(prediction=prediction)
+            (session,) = run_together(pair, "prediction", [prompt], wish=wish, number=8, **options)
+            assert session.output_ids == reply
+            num_accepted += sum(record.num_accepted for record in session.records)
+        assert num_accepted > 0 or predictions[0] == tuple(plain[0][::-1])
+    # one prediction for all, which is right for the first of them
+    wish = DraftWish(prediction=tuple(plain[0]))
+    assert together(pair, "prediction", wish=wish, **options) == plain
 
 
 @pytest.mark.parametrize("drafter", ["none", "suffix", "model"])

@@ -223,7 +223,8 @@ def tokenized(body: ReplyRequest, requests: list[Request], engine: TextEngine) -
         return requests
     drafters = engine.facts.drafters
     is_there = drafters is None or "prediction" in drafters
-    if not is_there or requests[0].drafter not in ("auto", "prediction"):
+    asks = requests[0].drafter in ("auto", "prediction") and not requests[0].wish.is_off
+    if not (is_there and asks):
         body.ignore("", ["prediction"])
     with naming("prediction"):
         ids = engine.tokenized(requests[0]).prediction

@@ -122,6 +122,7 @@ def test_what_is_not_drafted_from_is_named_as_ignored(app: FastAPI) -> None:
     assert ignored(app, speculation={"drafter": "prediction"}) == ""
     for drafter in ("none", "suffix"):
         assert ignored(app, speculation={"drafter": drafter}) == "prediction"
+    assert ignored(app, speculation={"num_speculative_tokens": 0}) == "prediction"
     engine = parrot_engine()
     engine.facts = replace(engine.facts, drafters=("suffix",))
     with served(engine) as narrow:
