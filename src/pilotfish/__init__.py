@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pilotfish.bench.api import benchmark
     from pilotfish.build import load, load_engine
     from pilotfish.config import EngineConfig, ModelConfig, SpeculationConfig
     from pilotfish.errors import PilotfishError
@@ -24,6 +25,7 @@ __all__ = [
     "SpeculationConfig",
     "TextEngine",
     "__version__",
+    "benchmark",
     "load",
     "load_engine",
 ]
@@ -38,6 +40,7 @@ _HOMES = {
     "SamplingSettings": "types",
     "SpeculationConfig": "config",
     "TextEngine": "generation",
+    "benchmark": "bench.api",
     "load": "build",
     "load_engine": "build",
 }

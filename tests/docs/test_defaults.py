@@ -65,6 +65,10 @@ ROOT_NAMES: dict[str, Callable[[Path], Any]] = {
     "TextEngine": lambda path: pilotfish.TextEngine(
         small_engine().engine, small_engine().tokenizer
     ),
+    # what it measures by default takes minutes
+    "benchmark": lambda path: pilotfish.benchmark(
+        str(path), modes="suffix:1", prompts=["Hi"], max_tokens=2
+    ),
     "load": lambda path: pilotfish.load(str(path)),
     "load_engine": lambda path: pilotfish.load_engine(
         pilotfish.EngineConfig(target=pilotfish.ModelConfig(reference=str(path)))
