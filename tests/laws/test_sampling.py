@@ -104,6 +104,15 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_it() -> None:
     assert kept([0.0, 0.0, 0.0, 0.0], top_p=0.51) == [0, 1, 2]
 
 
+def test_top_p_of_one_is_off_however_sums_are_rounded() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        # a tail that weighs less than what the sum of the rest is off by
+        row = np.concatenate([rng.uniform(-1, 0, 1_000), np.full(50, -13.0)]).astype(np.float32)
+        law = row_law(row, SamplingSettings(temperature=1.0, min_p=1e-7))
+        assert len(law.ids) == 1_050
+
+
 def test_top_k_keeps_the_lowest_ids_among_equals() -> None:
     row = [1.0, 3.0, 2.0, 3.0, 2.0, 2.0]
     expected = [[1], [1, 3], [1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5]]
@@ -286,7 +295,9 @@ def adjusted(
 def test_penalties_bias_and_bans() -> None:
     row = [2.0, -2.0, 1.0, 0.5]
     assert adjusted(row, [0, 1, 0], prompt=1, presence_penalty=0.5) == [1.5, -2.5, 1.0, 0.5]
+    assert adjusted(row, [0, 1, 0], prompt=1, presence_penalty=1.0) == [1.0, -3.0, 1.0, 0.5]
     assert adjusted(row, [0, 0, 0], prompt=1, frequency_penalty=0.5) == [1.0, -2.0, 1.0, 0.5]
+    assert adjusted(row, [0, 0, 0], prompt=1, frequency_penalty=1.0) == [0.0, -2.0, 1.0, 0.5]
     assert adjusted(row, [0, 1], prompt=2, repetition_penalty=2.0) == [1.0, -4.0, 1.0, 0.5]
     assert adjusted(row, [], logit_bias={2: 3.0, 99: 1.0}) == [2.0, -2.0, 4.0, 0.5]
     assert adjusted(row, [], banned_tokens=(3, 99)) == [2.0, -2.0, 1.0, -np.inf]

@@ -20,6 +20,7 @@ from pilotfish.engine.round import (
 )
 from pilotfish.engine.session import Session
 from pilotfish.errors import BackendError
+from pilotfish.sampling import token_logprobs
 from pilotfish.types import (
     Distribution,
     DraftWish,
@@ -128,6 +129,7 @@ def test_a_record_says_what_happened_and_where_the_time_went() -> None:
 
 def test_what_a_round_without_drafts_takes_is_what_plain_decoding_takes() -> None:
     parts = Parts({1: Proposal.empty()})
+    parts.clock.advance(50_000)
     (record,) = parts.run(parts.begin())
     assert (record.plain_seconds, record.round_seconds, record.draft_seconds) == (1101, 1111, 10)
     drafted, silent = Proposal((5,), plain_seconds=3.0), Proposal((6,))
@@ -241,6 +243,32 @@ def test_a_pass_that_fails_ends_its_sessions_without_a_record() -> None:
         assert session.done
         assert (session.records, session.output_ids) == ([], [])
     assert parts.observed == []
+
+
+def test_a_target_that_returns_too_little_is_a_fault_and_no_shorter_round() -> None:
+    parts = Parts({1: Proposal.empty(), 2: Proposal.empty()})
+    sessions = [parts.begin(1), parts.begin(2)]
+    target = parts.target
+
+    class Forgetful(ScriptedModel):
+        def forward(self, segments: Sequence[Segment]) -> list[FloatArray]:
+            return target.forward(segments)[:1]
+
+    parts.target = Forgetful(counting, vocab_size=VOCAB)
+    with pytest.raises(ValueError, match="zip"):
+        parts.run(*sessions)
+
+
+def test_log_probabilities_are_those_of_the_rows_of_the_pass() -> None:
+    parts = Parts({1: Proposal((5, 0), "model")})
+    session = parts.begin(settings=SamplingSettings(logprobs=1))
+    parts.run(session)
+    told = [token.logprobs for token in session.emitted]
+    expected = [
+        token_logprobs(counting((*PROMPT, *drafts)), token, 1)
+        for drafts, token in (((), 5), ((5,), 6))
+    ]
+    assert told == expected
 
 
 def test_a_failure_is_told_by_what_it_says_or_by_its_kind() -> None:
