@@ -209,6 +209,29 @@ def test_what_a_failed_sequence_has_read_is_taken_over_by_nobody(while_running: 
     pool.pool.distrust(99)  # nobody
 
 
+def test_a_sequence_gives_nothing_while_it_changes_and_never_again_where_that_broke_off() -> None:
+    pool = Pool()
+    key, other = pool.begin(SYSTEM), pool.begin(text((2, 40)))
+    with pool.pool.changing([key, 99]):
+        assert pool.known(SYSTEM) == 0
+        assert pool.known(text((2, 40))) == 39
+        assert (pool.pool.is_broken_off(key), pool.pool.is_broken_off(other)) == (True, False)
+    assert pool.known(SYSTEM) == 39
+    assert not pool.pool.is_broken_off(key)
+    with pytest.raises(KeyboardInterrupt), pool.pool.changing([key]):
+        raise KeyboardInterrupt
+    assert (pool.known(SYSTEM), pool.pool.is_broken_off(key)) == (0, True)
+    # the end of a later change makes up for nothing
+    with pool.pool.changing([key]):
+        pass
+    assert pool.known(SYSTEM) == 0
+    pool.pool.end(key)
+    assert pool.pool.num_kept == 0
+    assert not pool.pool.is_broken_off(key)
+    pool.pool.end(other)
+    assert pool.pool.num_kept == 1
+
+
 def test_a_cache_that_holds_more_than_the_text_gives_the_text_only() -> None:
     """As after a round that failed between its pass and the choice of its tokens."""
     pool = Pool()

@@ -192,6 +192,18 @@ def test_a_bad_proposal_costs_its_session_its_drafts_and_says_why(bad: Proposal,
     assert (second.failure, second.source) == ("", "model")
 
 
+def test_a_drafter_that_forgets_sessions_is_asked_for_each_alone() -> None:
+    class Forgetful(Parts):
+        def propose(self, views: Sequence[SessionView], budgets: Sequence[int]) -> list[Proposal]:
+            return super().propose(views, budgets)[:1]
+
+    parts = Forgetful({1: Proposal((5, 6), "model"), 2: Proposal((5,), "model")})
+    sessions = [parts.begin(1), parts.begin(2)]
+    assert [record.num_drafted for record in parts.run(*sessions)] == [2, 1]
+    assert parts.asked == [[4, 4], [4], [4]]
+    assert [session.drafting_error for session in sessions] == [None, None]
+
+
 def test_nobody_is_asked_where_nobody_has_room() -> None:
     parts = Parts({1: Proposal((5,))}, budget=0)
     (record,) = parts.run(parts.begin())

@@ -78,6 +78,25 @@ def test_a_choice_is_the_largest_logit_over_temperature_plus_its_noise(
         assert seeded_choice(row, settings, key) == law.ids[np.argmax(scores)]
 
 
+# tokens whose bound is hardly above their score under `noise_key(1, 1)`: by 0.0003 and less
+TIGHT = (1_712_366, 12_918_388, 19_301_542)
+
+
+@pytest.mark.parametrize("token", TIGHT)
+def test_an_entry_whose_bound_is_hardly_above_its_score_is_not_lost(token: int) -> None:
+    ids, row = np.arange(2_100), np.full(2_100, -40.0, dtype=np.float32)
+    ids[700], row[700] = token, 20.0
+    assert seeded_choice(row, SamplingSettings(temperature=1.0), noise_key(1, 1), ids) == token
+
+
+def test_an_entry_of_a_part_is_judged_by_the_noise_of_its_token() -> None:
+    ids, row = np.arange(2_100)[::-1].copy(), np.full(2_100, -40.0, dtype=np.float32)
+    row[700] = 20.0
+    for key in range(40):
+        settings = SamplingSettings(temperature=1.0)
+        assert seeded_choice(row, settings, noise_key(key, 1), ids) == ids[700]
+
+
 def test_log_probabilities_name_the_token_and_the_largest() -> None:
     row = row_of(0.0, math.log(2), -math.inf, 0.0, math.log(4))
     told = token_logprobs(row, 1, 9)
