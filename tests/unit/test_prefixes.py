@@ -137,6 +137,27 @@ def test_the_whole_passes_of_prompts_are_taken_over_and_nothing_of_replies() -> 
     assert (pool.pool.num_kept, pool.pool.num_kept_tokens) == (3, 100)
 
 
+@pytest.mark.parametrize(("length", "whole"), [(40, 20), (41, 40), (42, 40), (60, 40), (61, 60)])
+def test_a_pass_that_the_prompt_fills_is_whole_without_the_last_token(
+    length: int, whole: int
+) -> None:
+    pool = Pool(unit=20)
+    pool.begin(text((1, length)))
+    assert pool.known(text((1, 100))) == whole
+
+
+def test_a_pool_keeps_nothing_unless_it_is_told_to() -> None:
+    model = ScriptedModel(random_logits(VOCAB), vocab_size=VOCAB)
+    pool = PrefixPool(model)
+    cache = pool.begin(SYSTEM)
+    pool.watch(1, cache, SYSTEM, num_prompt_tokens=len(SYSTEM))
+    model.forward([Segment(cache, SYSTEM[:-1])])
+    assert pool.num_known(SYSTEM) == 0
+    pool.end(1)
+    assert (pool.num_kept, model.open_caches) == (0, set())
+    assert pool.unit == 1
+
+
 def test_the_sequence_unused_for_longest_goes_first() -> None:
     pool = Pool(most_sequences=2)
     first, second, third = (text((token, 41)) for token in (1, 2, 3))
