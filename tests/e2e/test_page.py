@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 from pilotfish.accounting.cost_curve import CostCurve
 from pilotfish.accounting.cost_model import (
@@ -31,25 +30,11 @@ from pilotfish.server.limits import ServiceLimits
 from support.page_server import PREFIX, SIZES, PageServer
 from support.scripted_pair import STAIRCASE
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LEAST_CONTRAST = 4.5
 CONTRASTS = (Path(__file__).parents[1] / "support" / "contrasts.js").read_text()
 # rows that a held model is let through one by one while a test waits for something
 MOST_ROWS = 2000
-# only a failure waits so long
-PATIENCE_MILLISECONDS = 15_000
 NewPage = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    assert program, "no Chromium; hint: scripts/install dev, or apt-get install chromium"
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        expect.set_options(timeout=PATIENCE_MILLISECONDS)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
@@ -70,33 +55,6 @@ def server(shared_server: PageServer) -> Iterator[PageServer]:
     model.let()
     model.text, model.extra_seconds = "", 0.0
     outcomes.all, outcomes.then = [], lambda: None
-
-
-@pytest.fixture
-def new_page(browser: Browser) -> Iterator[NewPage]:
-    """Open pages; at the end none may have complained, or asked another origin for anything."""
-    opened: list[tuple[Page, str]] = []
-    complaints: list[str] = []
-    asked: set[str] = set()
-
-    def open_page(url: str, **options: Any) -> Page:
-        page = browser.new_context(**options).new_page()
-        page.set_default_timeout(PATIENCE_MILLISECONDS)
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: asked.add(request.url))
-        page.goto(url)
-        opened.append((page, url))
-        return page
-
-    yield open_page
-    for page, _ in opened:
-        page.context.close()
-    # the browser itself writes a line for each answer that is an error
-    ours = [text for text in complaints if "Failed to load resource" not in text]
-    assert ours == []
-    origins = {re.match(r"https?://[^/]+", url)[0] for url in asked}  # type: ignore[index]
-    assert origins <= {re.match(r"https?://[^/]+", url)[0] for _, url in opened}  # type: ignore[index]
 
 
 def ask(page: Page, prompt: str = "Hello there", *, most_tokens: int = 60) -> None:

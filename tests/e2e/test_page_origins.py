@@ -3,16 +3,14 @@ browsers sends."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from support.page_server import PageServer
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ASK = """async url => {
   const names = ["arch", "lang", "os", "package-version", "retry-count", "runtime", "timeout"];
   const headers = Object.fromEntries(names.map(name => [`x-stainless-${name}`, "1"]));
@@ -39,16 +37,6 @@ FRAME = """() => {
   document.body.append(frame);
   return loaded.then(() => null);
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    assert program, "no Chromium; hint: scripts/install dev, or apt-get install chromium"
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

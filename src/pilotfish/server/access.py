@@ -1,7 +1,7 @@
 """Who gets in: keys, host names, origins; and the access log.
 
-Open without a key are `/health`, and the page with its files, which hold no data: the page asks for
-the key and sends it with what it calls.
+Open without a key are `/health`, and the pages with their files, which hold no data: they ask for
+the key and send it with what they call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pilotfish.server.origins import CrossOrigin
 
 log = logging.getLogger("pilotfish.server.access")
 
-_OPEN_PATHS = ("/", "/health", "/favicon.ico")
+_OPEN_PATHS = ("/", "/docs", "/health", "/favicon.ico")
 _OPEN_FOLDER = "/assets/"
 
 

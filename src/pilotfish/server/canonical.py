@@ -1,8 +1,8 @@
 """Brings what proxies and HTTP clients make of one request into the one form that routes know.
 
 HEAD is GET without the body; a path may have slashes too many, or stand behind a whole address, as
-clients that take this server for their proxy write it. No answer is a redirect, whose address
-would be wrong behind a proxy.
+clients that take this server for their proxy write it. Nothing is redirected to a whole address,
+which would be wrong behind a proxy.
 """
 
 from __future__ import annotations

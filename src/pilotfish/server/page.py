@@ -1,4 +1,5 @@
-"""The web page at `/`: its files, and what it is told of the models and of what passes cost."""
+"""The page at `/`, with what it is told of the models and of what passes cost, and the API in words
+at `/docs`."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from pilotfish.generation import TextEngine
 from pilotfish.server.options import ServerOptions
 from pilotfish.server.service import Service
 
-INDEX = "index.html"
+# by path
+PAGES = {"/": "index.html", "/docs": "docs.html"}
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -55,18 +57,25 @@ class PageFile:
 
 
 def make_router(service: Service, options: ServerOptions) -> APIRouter:
-    """Return the routes of the page. The page and its files hold no data and need no key;
+    """Return the routes of the pages. They and their files hold no data and need no key;
     `GET /pilotfish/info` does."""
     files = page_files()
     router = APIRouter()
 
-    @router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    @router.get("/", include_in_schema=False)
     async def read_page(request: Request) -> Response:
-        return files[INDEX].response_to(request)
+        return files[PAGES["/"]].response_to(request)
 
-    @router.api_route("/assets/{name}", methods=["GET", "HEAD"], include_in_schema=False)
+    @router.get("/docs", include_in_schema=False)
+    async def read_docs(request: Request) -> Response:
+        if request.scope.get("raw_path", b"").endswith(b"/"):
+            # its files would be looked for below it; relative, as a proxy may have a prefix
+            return Response(status_code=307, headers={"Location": "../docs"})
+        return files[PAGES["/docs"]].response_to(request)
+
+    @router.get("/assets/{name}", include_in_schema=False)
     async def read_asset(name: str, request: Request) -> Response:
-        if name not in files or name == INDEX:
+        if name not in files or name in PAGES.values():
             raise HTTPException(404, "the page has no such file")
         return files[name].response_to(request)
 
@@ -78,7 +87,7 @@ def make_router(service: Service, options: ServerOptions) -> APIRouter:
 
 
 def page_files() -> dict[str, PageFile]:
-    """Return the files of the page by name."""
+    """Return the files of the pages by name."""
     folder = resources.files("pilotfish.server") / "web"
     files = {}
     for entry in folder.iterdir():

@@ -11,7 +11,7 @@ import pytest
 
 from pilotfish.accounting.cost_model import RoundCosts
 from pilotfish.bench.runner import PLAIN, Mode
-from pilotfish.server.page import info, page_files
+from pilotfish.server.page import PAGES, info, page_files
 from support.page_server import PageServer
 from support.scripted_pair import COSTS, ScriptedPair
 
@@ -25,13 +25,13 @@ def server() -> Iterator[PageServer]:
 
 def test_the_page_and_its_files_are_open_and_what_the_models_are_is_not(server: PageServer) -> None:
     for name in page_files():
-        path = "/" if name == "index.html" else f"/assets/{name}"
+        path = next((path for path, page in PAGES.items() if page == name), f"/assets/{name}")
         assert httpx.get(server.url + path).status_code == 200, path
     assert httpx.get(server.url + "/pilotfish/info").status_code == 401
 
 
 def test_nothing_from_elsewhere_and_nothing_inline_may_run(server: PageServer) -> None:
-    for path in ("/", "/assets/main.js"):
+    for path in ("/", "/docs", "/assets/main.js"):
         headers = httpx.get(server.url + path).headers
         policy = dict(
             part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";")
@@ -49,7 +49,9 @@ def test_a_file_that_the_reader_has_is_not_sent_again(server: PageServer) -> Non
     assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
 
 
-@pytest.mark.parametrize("name", ["index.html", "..%2fpage.py", "none.js", "%2e%2e/page.py"])
+@pytest.mark.parametrize(
+    "name", ["index.html", "docs.html", "..%2fpage.py", "none.js", "%2e%2e/page.py"]
+)
 def test_only_the_files_of_the_page_are_served(server: PageServer, name: str) -> None:
     key = {"Authorization": "Bearer secret"}
     assert httpx.get(f"{server.url}/assets/{name}", headers=key).status_code == 404

@@ -58,6 +58,16 @@ export async function getInfo() {
   return (await ask("pilotfish/info")).json();
 }
 
+/** Return the description of the API, in OpenAPI's form. */
+export async function getDescription() {
+  return (await ask("openapi.json")).json();
+}
+
+/** Return the address of a path of this server, as other programs write it. */
+export function rootAddress(path) {
+  return new URL(path, ROOT).href;
+}
+
 /** Return whether the server answers and takes requests. */
 export async function isReady() {
   try {
