@@ -25,6 +25,8 @@ VERIFY_RULES = ("match", "token")
 BACKENDS = ("auto", "native", "llama")
 CACHE_TYPES = ("f16", "f32", "q8_0")
 DEFAULT_MAX_TOKENS = 512
+# tokens of context a model gets unless told otherwise, if it was trained for as many
+DEFAULT_CONTEXT = 4096
 DEFAULT_DRAFT_HEAD_SIZE = 65_536
 
 T = TypeVar("T")

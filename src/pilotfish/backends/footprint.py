@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from pilotfish.gguf import GgufHeader, GgufTensor
 
-# tokens of context a model gets unless told otherwise, if it was trained for as many
-DEFAULT_CONTEXT = 4096
 BYTES_PER_VALUE = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 # 32 weights of 4 bits with a scale of 16

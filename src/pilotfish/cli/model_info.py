@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from pilotfish import build, gguf, models
-from pilotfish.backends.footprint import DEFAULT_CONTEXT, format_bytes, read_footprint
-from pilotfish.config import DEFAULT_DRAFT_HEAD_SIZE, ModelConfig
+from pilotfish.backends.footprint import format_bytes, read_footprint
+from pilotfish.config import DEFAULT_CONTEXT, DEFAULT_DRAFT_HEAD_SIZE, ModelConfig
 from pilotfish.errors import PilotfishError
 from pilotfish.gguf import GgufHeader
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 from pilotfish import models
-from pilotfish.backends.footprint import DEFAULT_CONTEXT
 from pilotfish.cli.arguments import as_number, naming_options, option
 from pilotfish.cli.schema_file import read_schema
 from pilotfish.cli.template_options import ABOUT, parse_template_options
 from pilotfish.config import (
     BACKENDS,
+    DEFAULT_CONTEXT,
     DEFAULT_DRAFT_HEAD_SIZE,
     DEFAULT_MAX_TOKENS,
     DRAFTERS,

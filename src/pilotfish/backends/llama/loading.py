@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from pilotfish import gguf
-from pilotfish.backends.footprint import DEFAULT_CONTEXT, read_footprint
+from pilotfish.backends.footprint import read_footprint
 from pilotfish.backends.llama.facts import cache_bytes_per_token, read_metadata
 from pilotfish.backends.llama.library import forget_errors, load_library, logged_error
 from pilotfish.backends.machine import require_memory
+from pilotfish.config import DEFAULT_CONTEXT
 from pilotfish.errors import ConfigError, ModelError, ModelFileError
 
 _CACHE_TYPES = ("f32", "f16", "q8_0", "q4_0")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pilotfish.backends.footprint import DEFAULT_CONTEXT, read_footprint
+from pilotfish.backends.footprint import read_footprint
 from pilotfish.backends.machine import require_memory
 from pilotfish.backends.native.description import (
     network_parameters,
@@ -16,6 +16,7 @@ from pilotfish.backends.native.description import (
     unsupported_reason,
 )
 from pilotfish.backends.native.library import load_library
+from pilotfish.config import DEFAULT_CONTEXT
 from pilotfish.errors import ConfigError, ModelError, ModelFileError, NotEnoughMemory
 from pilotfish.gguf import GgufHeader
 
