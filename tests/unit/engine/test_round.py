@@ -271,6 +271,21 @@ def test_a_target_that_returns_too_little_is_a_fault_and_no_shorter_round() -> N
         parts.run(*sessions)
 
 
+def test_a_broken_row_ends_its_session_and_has_no_record() -> None:
+    class Broken(Parts):
+        def forward(self, segments: Sequence[Segment]) -> list[FloatArray]:
+            rows = super().forward(segments)
+            rows[0][:] = np.nan
+            return rows
+
+    parts = Broken({1: Proposal.empty(), 2: Proposal((5,), "model")})
+    sessions = [parts.begin(1), parts.begin(2)]
+    (record,) = parts.run(*sessions)
+    assert (record.request_id, record.num_sessions) == (2, 2)
+    assert isinstance(sessions[0].error, BackendError)
+    assert (sessions[0].records, sessions[1].records) == ([], [record])
+
+
 def test_log_probabilities_are_those_of_the_rows_of_the_pass() -> None:
     parts = Parts({1: Proposal((5, 0), "model")})
     session = parts.begin(settings=SamplingSettings(logprobs=1))

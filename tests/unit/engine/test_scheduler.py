@@ -12,7 +12,13 @@ from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.model import ModelDrafter
 from pilotfish.drafters.none import NoDrafter
 from pilotfish.engine.engine import PROMPT_CHUNK_TOKENS, Engine
-from pilotfish.engine.scheduler import SHORT_PASS_TOKENS, Job, Scheduler, common_length
+from pilotfish.engine.scheduler import (
+    SHORT_PASS_TOKENS,
+    SHORTEST_PASS_TOKENS,
+    Job,
+    Scheduler,
+    common_length,
+)
 from pilotfish.engine.session import Session
 from pilotfish.errors import BackendError, PilotfishError, RequestTimedOut
 from pilotfish.prefixes import PrefixPool
@@ -448,6 +454,87 @@ def test_all_can_be_ended_at_once() -> None:
     assert scheduler.is_idle
     engine.prefixes.clear()
     assert model.open_caches == set()
+
+
+@pytest.mark.parametrize("error", [PilotfishError("over"), None])
+def test_sessions_that_are_ended_with_an_error_fail_and_are_not_kept(
+    error: PilotfishError | None,
+) -> None:
+    engine = engine_on(PassLog(), kept=2)
+    scheduler = Scheduler(engine, max_running=1)
+    scheduler.add([one := job(engine, long_prompt(60), max_tokens=100)])
+    for _ in range(4):
+        scheduler.step()
+    scheduler.end_all(error)
+    assert one.session is not None
+    assert one.session.error is one.error is error
+    assert one.session.stop_reason is (StopReason.ERROR if error else StopReason.CANCELLED)
+    assert engine.prefixes.num_kept == (0 if error else 1)
+
+
+@pytest.mark.parametrize("earlier", [None, PilotfishError("earlier")])
+def test_an_end_that_fails_is_told_unless_there_was_an_error_before(
+    monkeypatch: pytest.MonkeyPatch, earlier: PilotfishError | None
+) -> None:
+    engine = engine_on(PassLog())
+    scheduler = Scheduler(engine, max_running=1)
+    scheduler.add([one := job(engine, max_tokens=100)])
+    scheduler.step()
+
+    def fail(session: Session) -> None:
+        raise failure
+
+    failure = ValueError("a cache cannot be closed")
+    monkeypatch.setattr(engine, "finish", fail)
+    scheduler.end_all(earlier)
+    assert one.error is (earlier or failure)
+
+
+def test_a_step_reports_its_round_and_whose_prompt_is_complete() -> None:
+    engine = engine_on(PassLog(), drafter=FunctionDrafter(lambda view, budget: [0]))
+    scheduler = Scheduler(engine, max_running=2)
+    jobs = [job(engine, (1, 2, i), max_tokens=9) for i in range(2)]
+    scheduler.add(jobs)
+    reports = [scheduler.step() for _ in range(3)]
+    assert [report.read for report in reports] == [*jobs, None]
+    sessions = [one.session for one in jobs]
+    assert None not in sessions
+    first, second = (session.records for session in sessions if session is not None)
+    assert [[*report.records] for report in reports] == [[], [first[0]], [first[1], second[0]]]
+
+
+def steps_until_read(length: int) -> int:
+    """Return in which step of its own a prompt of this length is complete."""
+    engine = engine_on(PassLog())
+    scheduler = Scheduler(engine, max_running=1)
+    scheduler.add([job(engine, long_prompt(length))])
+    for step in range(1, 20):
+        if scheduler.step().read:
+            return step
+    raise AssertionError("the prompt is never read")
+
+
+def test_what_is_soon_read_is_read_by_drafters_in_the_same_step() -> None:
+    short, shortest = SHORT_PASS_TOKENS, SHORTEST_PASS_TOKENS
+    # the last token of a prompt is read with the reply
+    steps = {length: steps_until_read(length + 1) for length in (0, 1, shortest - 1, shortest)}
+    assert set(steps.values()) == {1}
+    assert [steps_until_read(1 + n) for n in (shortest + 1, short, short + 1)] == [2, 2, 2]
+    assert steps_until_read(1 + short + shortest) == 2
+    assert steps_until_read(1 + short + shortest + 1) == 3
+
+
+def test_prompts_are_read_in_the_shortest_passes_while_replies_run() -> None:
+    engine = engine_on(model := PassLog())
+    scheduler = Scheduler(engine, max_running=2)
+    scheduler.add([job(engine, (1, 2), max_tokens=500)])
+    scheduler.step()
+    scheduler.add([job(engine, long_prompt(101))])
+    for _ in range(5):
+        scheduler.step()
+    assert [tokens for _, tokens in model.prompt_passes] == [1, 32, 32, 32, 4]
+    assert SHORTEST_PASS_TOKENS == 32
+    scheduler.end_all()
 
 
 def test_the_common_length_is_that_of_the_same_beginning() -> None:

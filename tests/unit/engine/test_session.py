@@ -191,12 +191,30 @@ def test_a_view_says_what_the_session_is() -> None:
 
 def test_a_prompt_is_read_when_the_target_and_drafters_have_read_it() -> None:
     session = session_of()
+    assert (session.prefill_seconds, session.draft_prefill_seconds) == (0, 0)
     assert not session.is_read
     session.is_prepared = True
     assert session.is_read
     session.cache.truncate(1)
     assert not session.is_read
     assert session.num_reused_tokens == 2
+
+
+class Only:
+    """A constraint that allows one token."""
+
+    def __init__(self, token_id: int) -> None:
+        self.mask = np.arange(VOCAB) == token_id
+
+    def allowed(self, output_ids: Any) -> Any:
+        return self.mask
+
+
+@pytest.mark.parametrize("rule", ["match", "token"])
+def test_what_a_constraint_rules_out_is_neither_accepted_nor_chosen(rule: str) -> None:
+    session = session_of(rule=rule, constraint=Only(2))
+    assert session.verify(random_rows(2), Proposal((5,), "model")) == Verdict(0, 2)
+    assert session.verify(random_rows(2), Proposal((2,), "model")) == Verdict(1, 2)
 
 
 def test_the_first_end_of_a_session_stands() -> None:
