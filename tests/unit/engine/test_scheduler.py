@@ -266,6 +266,79 @@ def test_a_job_waits_while_the_places_of_the_model_are_taken() -> None:
     assert model.open_caches == set()
 
 
+def test_a_model_that_is_full_is_not_asked_again_until_a_job_has_ended() -> None:
+    engine = engine_on(PassLog(max_sessions=1))
+    tried: list[int] = []
+
+    def begin(own: Job) -> Session:
+        tried.append(scheduler.num_running)
+        return engine.open(own.prompt, max_tokens=4, seed=7)
+
+    scheduler = Scheduler(engine, max_running=3)
+    jobs = [Job(prompt=(i + 1, 2), num_tokens=6, begin=begin) for i in range(3)]
+    assert run(scheduler, *jobs) == jobs
+    # the second finds no slot, twice the third: after each end once more
+    assert tried == [3, 3, 2, 2, 1]
+
+
+def test_who_cannot_begin_or_waits_for_a_leader_holds_up_nobody_behind() -> None:
+    engine = engine_on(PassLog(), kept=4)
+
+    def refuse(own: Job) -> Session:
+        raise PilotfishError("no")
+
+    bad = Job(prompt=(1,), num_tokens=2, begin=refuse)
+    leader, follower = (job(engine, long_prompt(200)) for _ in range(2))
+    last = job(engine, (3, 4))
+    scheduler = Scheduler(engine, max_running=4)
+    scheduler.add([bad, leader, follower, last])
+    assert scheduler.step().ended == [bad]
+    sessions = [one.session is not None for one in (leader, follower, last)]
+    assert sessions == [True, False, True]
+    scheduler.end_all()
+
+
+def test_a_follower_that_would_take_over_no_more_than_is_known_begins_at_once() -> None:
+    engine = engine_on(PassLog(), kept=4)
+    common = [1] * 40
+    run(Scheduler(engine, max_running=1), job(engine, [*common, 2, 2]))
+    scheduler = Scheduler(engine, max_running=2)
+    leader, follower = (job(engine, common + [token] * 150) for token in (3, 4))
+    scheduler.add([leader, follower])
+    scheduler.step()
+    assert leader.session is not None
+    assert follower.session is not None
+    scheduler.end_all()
+
+
+def test_jobs_fit_up_to_the_very_limit_of_tokens() -> None:
+    engine = engine_on(PassLog())
+    for limit, running in ((46, 2), (45, 1)):
+        scheduler = Scheduler(engine, max_running=4, most_tokens=limit)
+        scheduler.add([job(engine), job(engine)])  # 23 tokens each
+        scheduler.step()
+        assert scheduler.num_running == running
+        scheduler.end_all()
+
+
+def test_the_time_of_a_job_runs_from_its_arrival_and_its_begin_is_noted() -> None:
+    engine, clock = engine_on(PassLog()), FakeClock()
+    clock.advance(100)
+    scheduler = Scheduler(engine, max_running=1, clock=clock)
+    first = job(engine, max_tokens=500, limit_seconds=10)
+    late = job(engine, max_tokens=500, limit_seconds=6)
+    first.arrived_at, late.arrived_at = 98, 98
+    scheduler.add([first, late])
+    clock.advance(3)
+    assert scheduler.step().ended == []
+    assert (first.begun_at, late.begun_at) == (103, None)
+    clock.advance(1)
+    # one behind another that has time left
+    assert scheduler.step().ended == [late]
+    clock.advance(4)
+    assert scheduler.step().ended == [first]
+
+
 def test_a_job_fails_when_there_is_no_place_though_nothing_runs() -> None:
     engine = engine_on(PassLog(max_sessions=1))
     taken = engine.open((1,))
