@@ -299,6 +299,8 @@ def test_penalties_bias_and_bans() -> None:
     assert adjusted(row, [0, 0, 0], prompt=1, frequency_penalty=0.5) == [1.0, -2.0, 1.0, 0.5]
     assert adjusted(row, [0, 0, 0], prompt=1, frequency_penalty=1.0) == [0.0, -2.0, 1.0, 0.5]
     assert adjusted(row, [0, 1], prompt=2, repetition_penalty=2.0) == [1.0, -4.0, 1.0, 0.5]
+    assert adjusted(row, [3], prompt=1, repetition_penalty=2.0) == [2.0, -2.0, 1.0, 0.25]
+    assert adjusted(row, [], banned_tokens=(4,)) == row
     assert adjusted(row, [], logit_bias={2: 3.0, 99: 1.0}) == [2.0, -2.0, 4.0, 0.5]
     assert adjusted(row, [], banned_tokens=(3, 99)) == [2.0, -2.0, 1.0, -np.inf]
     assert adjusted(row, [1], min_tokens=2) == [-np.inf, -2.0, 1.0, 0.5]
