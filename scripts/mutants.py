@@ -25,15 +25,20 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "mutants"
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 LEAST_SHARE = 0.95
-# exit codes that mutmut notes: no test failed, no test calls the function
+# exit codes that mutmut notes: no test failed, no test calls the function; none yet, broken off
 _SURVIVED = {0, 5, 33}
 _UNTRIED = {None, 2, 34}
 _NAME = re.compile(r"pilotfish\.(?P<module>[\w.]+)\.x(?P<function>.+)__mutmut_\d+")
+
+
+# function and lines of the faults that change nothing
+Equivalent: TypeAlias = set[tuple[str, tuple[str, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +71,25 @@ ROOMS = {
             "tests/unit/engine/test_engine.py",
         ),
     ),
-    "engine": Room(("engine/engine.py",), ("tests/unit/engine",)),
+    "engine": Room(("engine/engine.py",), ("tests/unit/engine", "tests/unit/test_generation.py")),
     "scheduler": Room(("engine/scheduler.py",), ("tests/unit/engine/test_scheduler.py",)),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One planted fault: the function it is in, its lines, and whether a test noticed."""
+    """One planted fault: what mutmut calls it, the function it is in, its lines, and whether a test
+    noticed."""
 
+    key: str
     function: str
     removed: tuple[str, ...]
     added: tuple[str, ...]
     is_noticed: bool
+
+    def is_among(self, equivalent: Equivalent) -> bool:
+        """Return whether the fault is one that changes nothing."""
+        return (self.function, self.added) in equivalent
 
     @property
     def text(self) -> str:
@@ -101,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in options.rooms or ROOMS:
         mutants = [
             one
-            for one in _try_room(name, jobs=options.jobs, again=options.again)
-            if (one.function, one.added) not in equivalent
+            for one in _try_room(name, equivalent, jobs=options.jobs, again=options.again)
+            if not one.is_among(equivalent)
         ]
         survivors = [one for one in mutants if not one.is_noticed]
         for one in survivors:
@@ -120,17 +131,19 @@ def _tell(name: str, noticed: int, total: int) -> None:
     )
 
 
-def _equivalent() -> set[tuple[str, tuple[str, ...]]]:
+def _equivalent() -> Equivalent:
     entries = tomllib.loads(EQUIVALENT.read_text())["mutant"]
     return {
         (entry["function"], tuple(line.split("\n"))) for entry in entries for line in entry["lines"]
     }
 
 
-def _try_room(name: str, *, jobs: int, again: bool) -> list[Mutant]:
+def _try_room(name: str, equivalent: Equivalent, *, jobs: int, again: bool) -> list[Mutant]:
     """Run mutmut on a copy of the sources and tests; return all mutants of the room."""
     room, folder = ROOMS[name], WORK / name
-    if not again:
+    if again and folder.exists():
+        _forget_survivors(folder, room, equivalent)
+    else:
         shutil.rmtree(folder, ignore_errors=True)
     ignored = shutil.ignore_patterns("__pycache__", "mutants")
     for part in ("src", "tests"):
@@ -139,8 +152,6 @@ def _try_room(name: str, *, jobs: int, again: bool) -> list[Mutant]:
     shutil.copy(ROOT / "pyproject.toml", folder)
     (folder / "setup.cfg").write_text(_settings(room))
     command = [str(Path(sys.executable).with_name("mutmut")), "run", "--max-children", str(jobs)]
-    if again:
-        command += [key for key, code in _codes(folder, room) if code in _SURVIVED]
     with open(folder / "log", "w") as log:
         status = subprocess.call(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
     mutants = list(_mutants(folder, room))
@@ -163,10 +174,27 @@ def _settings(room: Room) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _codes(folder: Path, room: Room) -> Iterator[tuple[str, int | None]]:
+def _notes(folder: Path, room: Room) -> Iterator[Path]:
     for module in room.modules:
-        notes = folder / "mutants" / "src" / "pilotfish" / f"{module}.meta"
-        yield from json.loads(notes.read_text())["exit_code_by_key"].items()
+        yield folder / "mutants" / "src" / "pilotfish" / f"{module}.meta"
+
+
+def _forget_survivors(folder: Path, room: Room, equivalent: Equivalent) -> None:
+    """Let mutmut try again what no test noticed; it tries what has changed in any case."""
+    again = {
+        one.key
+        for one in _mutants(folder, room)
+        if not one.is_noticed and not one.is_among(equivalent)
+    }
+    for path in _notes(folder, room):
+        notes = json.loads(path.read_text())
+        notes["exit_code_by_key"] |= dict.fromkeys(again & notes["exit_code_by_key"].keys())
+        path.write_text(json.dumps(notes))
+
+
+def _codes(folder: Path, room: Room) -> Iterator[tuple[str, int | None]]:
+    for path in _notes(folder, room):
+        yield from json.loads(path.read_text())["exit_code_by_key"].items()
 
 
 def _mutants(folder: Path, room: Room) -> Iterator[Mutant]:
@@ -183,12 +211,12 @@ def _mutants(folder: Path, room: Room) -> Iterator[Mutant]:
     for key, code in _codes(folder, room):
         match = _NAME.fullmatch(key)
         assert match is not None, key
-        assert code not in _UNTRIED, f"{key} was not tried"
         module, name = match["module"], key.rpartition(".")[2]
         before = bodies[module][re.sub(r"__mutmut_\d+$", "__mutmut_orig", name)]
         removed, added = _difference(before, bodies[module][name])
         function = match["function"][1:].replace("ǁ", ".")
-        yield Mutant(f"{module}.{function}", removed, added, code not in _SURVIVED)
+        is_noticed = code not in _SURVIVED | _UNTRIED
+        yield Mutant(key, f"{module}.{function}", removed, added, is_noticed)
 
 
 def _difference(before: list[str], after: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
