@@ -69,6 +69,7 @@ ROOMS = {
             "tests/unit/engine/test_session.py",
             "tests/unit/engine/test_round.py",
             "tests/unit/engine/test_engine.py",
+            "tests/unit/engine/test_prompt_logprobs.py",
         ),
     ),
     "engine": Room(("engine/engine.py",), ("tests/unit/engine", "tests/unit/test_generation.py")),

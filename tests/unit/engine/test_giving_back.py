@@ -120,6 +120,16 @@ def test_a_session_with_a_broken_row_is_not_kept_and_its_neighbour_is() -> None:
     assert engine.prefixes.num_known(PROMPT[::-1]) == len(PROMPT) - 1
 
 
+def test_a_round_that_emits_nothing_yields_nothing() -> None:
+    target = Target()
+    engine = engine_of(target)
+    session = engine.start(PROMPT)
+    target.breaks = True
+    with pytest.raises(BackendError, match="largest logit"):
+        next(engine.run(session))
+    assert (session.done, session.output_ids) == (True, [])
+
+
 def test_short_passes_of_a_prompt_end_where_whole_ones_would() -> None:
     target = Target()
     engine = engine_of(target)

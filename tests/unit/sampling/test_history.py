@@ -55,7 +55,7 @@ def test_counts_are_those_of_the_text_however_it_grew_and_was_cut(
 @pytest.mark.parametrize("prompt", [[], [1, 2]])
 def test_ids_and_counts_are_whole_numbers_however_many_there_are(prompt: list[int]) -> None:
     history = TokenHistory(prompt, num_prompt_tokens=len(prompt))
-    for new in ([3], list(range(400))):
+    for new in ([], [3], list(range(400))):
         history.extend(new)
         counts = history.text_counts
         assert {array.dtype for array in (history.output_ids, counts.ids, counts.counts)} == {
