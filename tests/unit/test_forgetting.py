@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from pilotfish.accounting.cost_curve import CostCurve, PairCosts
 from pilotfish.backends.scripted import ScriptedModel, random_logits
+from pilotfish.control.cost_aware import CostAwareController
 from pilotfish.control.fixed import FixedController
 from pilotfish.drafters.forced import ForcedDrafter
 from pilotfish.drafters.hybrid import HybridDrafter
@@ -81,3 +83,18 @@ def test_a_reply_that_is_being_made_goes_on() -> None:
     for _ in stream:
         engine.clear()
     assert stream.reply.token_ids == expected
+
+
+def test_a_controller_forgets_what_its_draft_model_has_read() -> None:
+    draft = ScriptedModel(random_logits(VOCAB, seed=1), vocab_size=VOCAB)
+    pool = PrefixPool(draft, most_sequences=2)
+    costs = PairCosts(target=CostCurve.flat(1.0), draft=CostCurve.flat(0.05))
+    both = CostAwareController(
+        costs, model=ModelDrafter(draft, vocab_size=VOCAB, prefixes=pool), num_speculative_tokens=3
+    )
+    target = ScriptedModel(random_logits(VOCAB), vocab_size=VOCAB)
+    engine = TextEngine(Engine(target=target, drafter=both, controller=both), tokenizer())
+    engine.generate(PROMPT, raw=True, max_tokens=8)
+    assert pool.num_kept == 1
+    engine.clear()
+    assert (pool.num_kept, draft.open_caches) == (0, set())
