@@ -227,6 +227,16 @@ def test_the_first_end_of_a_session_stands() -> None:
     assert (failed.error, failed.stop_reason) == (error, StopReason.ERROR)
 
 
+def test_rows_of_a_prompt_are_those_before_its_tokens_and_no_more() -> None:
+    session = session_of(SamplingSettings(prompt_logprobs=1))
+    rows = random_rows(2)
+    session.note_prompt(rows, 0)
+    expected = [token_logprobs(row, token, 1) for row, token in zip(rows, PROMPT[1:], strict=True)]
+    assert session.prompt_logprobs == expected
+    with pytest.raises(ValueError, match="zip"):
+        session.note_prompt(rows, 1)
+
+
 def test_rows_of_another_shape_or_kind_are_a_fault_of_the_model() -> None:
     rows = random_rows(2)
     assert checked_rows(rows, num_rows=2, vocab_size=VOCAB) is rows
