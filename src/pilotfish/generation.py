@@ -266,8 +266,9 @@ class TextEngine:
         held by replies that other threads make, this waits; raises NoFreeSlot where they are held
         by streams that nobody goes on with.
         """
-        request = self.tokenized(Request.from_options(options))
+        request = Request.from_options(options)
         prompt_ids = self.prompt_ids(prompt, request)
+        request = self.tokenized(request)
         grammar = self.prepare_grammar(request)
         running = self.engine.wait_for_slot(lambda: self.open(prompt_ids, request, grammar))
         try:
@@ -283,9 +284,9 @@ class TextEngine:
     ) -> list[Reply]:
         """Return the replies to any number of prompts, generated together as far as there are
         slots: each equals its solo run. Raises as `generate` does, for the first that fails."""
-        request = self.tokenized(Request.from_options(options))
-        grammar = self.prepare_grammar(request)
+        request = Request.from_options(options)
         prompt_ids = [self.prompt_ids(prompt, request) for prompt in as_prompts(prompts)]
+        grammar, request = self.prepare_grammar(request), self.tokenized(request)
         for each in prompt_ids:
             self.engine.check(each, request.settings)
         scheduler = Scheduler(self.engine, max_running=_MOST_TOGETHER)

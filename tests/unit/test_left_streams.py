@@ -69,8 +69,14 @@ def test_a_stream_left_in_any_way_gives_its_slot_to_the_next_one(
     stream().close()
 
 
+def num_sessions() -> int:
+    return sum(isinstance(each, Session) for each in gc.get_objects())
+
+
 def test_200_streams_left_leave_nothing_behind(no_collector: None) -> None:
     engine = one_slot_engine()
+    gc.collect()  # what other tests left
+    before = num_sessions()
     for number in range(200):
         WAYS[number % len(WAYS)](lambda: engine.stream(PROMPT, **OPTIONS))
     engine.generate(PROMPT, **OPTIONS)
@@ -78,7 +84,7 @@ def test_200_streams_left_leave_nothing_behind(no_collector: None) -> None:
     assert not engine.engine._sessions
     assert not engine.engine._drivers
     assert not engine.engine._given_up
-    assert not sum(isinstance(each, Session) for each in gc.get_objects())
+    assert num_sessions() == before
 
 
 def test_streams_in_a_circle_of_references_are_found_when_their_slot_is_wanted(
