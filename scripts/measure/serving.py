@@ -157,14 +157,15 @@ async def ask(
 async def events(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
     """Yield the events of a stream up to `[DONE]`; ValueError for one that ends before."""
     async for line in response.aiter_lines():
+        if not line.startswith("data: "):
+            continue  # the end of an event, or a comment: the server waits, too
         data = line.removeprefix("data: ")
         if data == "[DONE]":
             return
-        if data:
-            event: dict[str, Any] = json.loads(data)
-            yield event
-            if "error" in event:
-                return
+        event: dict[str, Any] = json.loads(data)
+        yield event
+        if "error" in event:
+            return
     raise ValueError("the stream ended without [DONE]")
 
 

@@ -101,9 +101,11 @@ class Clients:
         text, is_done = "", False
         async with client.stream("POST", COMPLETIONS, json={**body, "stream": True}) as response:
             async for line in response.aiter_lines():
+                if not line.startswith("data: "):
+                    continue
                 data = line.removeprefix("data: ")
                 is_done = data == "[DONE]"
-                if data and not is_done:
+                if not is_done:
                     text += json.loads(data)["choices"][0]["text"]
                 if is_done:
                     break

@@ -77,7 +77,7 @@ class Stream:
     def read(self, num_characters: int | None = None) -> None:
         """Read until so many characters are there, by default to the end."""
         for line in self._lines:
-            if line:
+            if line.startswith("data: "):
                 self._take(line.removeprefix("data: "))
             if num_characters is not None and len(self.text) >= num_characters:
                 return

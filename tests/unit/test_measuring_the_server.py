@@ -15,6 +15,7 @@ from pilotfish.bench.workload import own_workload
 
 PROGRAMS = Path(pilotfish.__file__).parents[2] / "scripts" / "measure"
 STREAM = (
+    ": ping\n\n"
     'data: {"choices": [{"delta": {"content": "a"}, "speculation": {"tokens": [{"id": 7}]}}]}\n\n'
     'data: {"choices": [{"delta": {}, "finish_reason": "stop"}], "speculation": {"drafted": 2}}\n\n'
     'data: {"choices": [], "usage": {"completion_tokens": 1}}\n\n'
