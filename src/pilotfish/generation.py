@@ -45,6 +45,7 @@ __all__ = [
     "TextEngine",
     "Usage",
     "check_prepared",
+    "prompt_ids",
 ]
 
 _LOG = logging.getLogger("pilotfish")
@@ -63,6 +64,28 @@ def check_prepared(request: Request, grammar: Grammar | None) -> None:
         raise PilotfishError(
             "the request has a json_schema and no grammar", hint="pass what prepare_grammar returns"
         )
+
+
+def prompt_ids(prompt: Prompt, request: Request, tokenizer: Tokenizer) -> list[int]:
+    """Return the token ids of a prompt: chat messages, a user's text, or raw text."""
+    if request.raw:
+        if not isinstance(prompt, str):
+            kind = type(prompt).__name__
+            raise PromptError(
+                f"a raw prompt must be text, got {kind}", hint="leave raw out for messages"
+            )
+        if request.suffix:
+            return fill_prompt_ids(prompt, request.suffix, tokenizer)
+        return raw_prompt_ids(prompt, tokenizer)
+    messages = as_messages(prompt)
+    if request.system is not None:
+        messages = [{"role": "system", "content": request.system}, *messages]
+    return chat_prompt(
+        messages,
+        tokenizer=tokenizer,
+        template_options=request.template_options,
+        continue_final_message=request.continue_final_message,
+    ).token_ids
 
 
 class RunningReply:
@@ -190,24 +213,7 @@ class TextEngine:
 
     def prompt_ids(self, prompt: Prompt, request: Request) -> list[int]:
         """Return the token ids of a prompt: chat messages, a user's text, or raw text."""
-        if request.raw:
-            if not isinstance(prompt, str):
-                kind = type(prompt).__name__
-                raise PromptError(
-                    f"a raw prompt must be text, got {kind}", hint="leave raw out for messages"
-                )
-            if request.suffix:
-                return fill_prompt_ids(prompt, request.suffix, self.tokenizer)
-            return raw_prompt_ids(prompt, self.tokenizer)
-        messages = as_messages(prompt)
-        if request.system is not None:
-            messages = [{"role": "system", "content": request.system}, *messages]
-        return chat_prompt(
-            messages,
-            tokenizer=self.tokenizer,
-            template_options=request.template_options,
-            continue_final_message=request.continue_final_message,
-        ).token_ids
+        return prompt_ids(prompt, request, self.tokenizer)
 
     @property
     def notices(self) -> tuple[str, ...]:

@@ -62,6 +62,7 @@ def write_tiny(
     context: int = CONTEXT,
     layers: int = LAYERS,
     heads: int = HEADS,
+    template: str | None = CHAT_TEMPLATE,
 ) -> Path:
     """Write a model file and return its path; see the module's docstring for the options."""
     architecture = "mamba" if recurrent else "gemma2" if sliding_window else "llama"
@@ -75,7 +76,7 @@ def write_tiny(
         _add_state_shape(writer)
     else:
         _add_attention_shape(writer, sliding_window, heads)
-    _add_tokenizer(writer, padding)
+    _add_tokenizer(writer, padding, template)
     weights = _Weights(writer, seed=seed, quantised=quantised)
     size = len(vocabulary(padding)[0])
     # padding rows are the largest: a model that offers them shows in the first token
@@ -156,7 +157,7 @@ def _add_state_shape(writer: Any) -> None:
     writer.add_ssm_time_step_rank(2)
 
 
-def _add_tokenizer(writer: Any, padding: int) -> None:
+def _add_tokenizer(writer: Any, padding: int, template: str | None) -> None:
     texts, types = vocabulary(padding)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
@@ -166,7 +167,8 @@ def _add_tokenizer(writer: Any, padding: int) -> None:
     writer.add_bos_token_id(texts.index(BEGIN))
     writer.add_eos_token_id(texts.index(END))
     writer.add_add_bos_token(False)
-    writer.add_chat_template(CHAT_TEMPLATE)
+    if template is not None:
+        writer.add_chat_template(template)
 
 
 def _add_attention_layer(weights: _Weights, prefix: str, key_width: int) -> None:

@@ -114,7 +114,7 @@ def test_native_by_name_is_refused_with_the_reason(window_path: Path) -> None:
 def test_without_llama_what_is_missing_is_named_with_the_reason(
     window_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build.loading, "find_spec", lambda name: None)
+    monkeypatch.setattr(build.files, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"gemma2.*'llama'") as caught:
         choose_backend(one(window_path), window_path)
     assert "install llama" in caught.value.hint

@@ -217,7 +217,7 @@ def test_info_says_why_a_file_runs_elsewhere(
     assert "llama: architecture gemma2" in run("info", str(path)).stdout
     recurrent = write_tiny(tmp_path / "recurrent.gguf", recurrent=True)
     assert document("info", str(recurrent), "--json")["cache_bytes_per_token"] == 0
-    monkeypatch.setattr("pilotfish.build.loading.find_spec", lambda name: None)
+    monkeypatch.setattr("pilotfish.build.files.find_spec", lambda name: None)
     told = document("info", str(path), "--json")
     assert told["backend"]["name"] is None
     assert "needs the optional dependency 'llama'" in told["backend"]["reason"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +12,22 @@ from typing import Any
 
 import pytest
 
-from pilotfish.build import load_engine
+from pilotfish import build
+from pilotfish.backends import machine
+from pilotfish.build import files, load_engine, loading
 from pilotfish.calibration import store
 from pilotfish.cli import main
 from pilotfish.config import EngineConfig, ModelConfig, SpeculationConfig
+from pilotfish.errors import (
+    CacheNotTruncatable,
+    ConfigError,
+    MissingExtra,
+    ModelFileError,
+    NotEnoughMemory,
+    UnknownModel,
+    VocabularyMismatch,
+)
+from pilotfish.server import running
 from support.tiny_gguf import write_tiny
 
 Measure = Callable[..., Any]
@@ -37,6 +52,7 @@ def program(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("sys.stdin", None)
 
     def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
         capfd.readouterr()
         code = main(arguments)
         return (code, *capfd.readouterr())
@@ -91,3 +107,136 @@ def test_costs_that_cannot_be_kept_are_told_at_each_load(tiny: Path, cache: Path
             (notice,) = [one for one in engine.facts.notices if "cannot be kept" in one]
             assert str(cache) in notice
             assert "PILOTFISH_CACHE" in notice
+
+
+PICKY = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}go"
+CHATS = [("generate", "hello"), ("chat",), ("bench",), ("advise",)]
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let it be a fault of the program to read weights."""
+
+    def read(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr(loading, "load_model", read)
+
+
+def refused(program: Program, *arguments: str) -> str:
+    """Return the error of a command that is refused, and its hint."""
+    code, out, err = program(*arguments)
+    assert code == 2, err
+    assert out == ""
+    return err
+
+
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize("backend", ["native", "llama"])
+@pytest.mark.parametrize("command", CHATS, ids=lambda command: command[0])
+def test_a_file_without_a_chat_template_is_refused_before_weights_are_read(
+    tmp_path: Path, program: Program, command: tuple[str, ...], backend: str
+) -> None:
+    path = write_tiny(tmp_path / "plain.gguf", template=None)
+    err = refused(program, *command, "-m", str(path), "--backend", backend)
+    assert "no chat template" in err
+    assert "--raw" in err
+
+
+@pytest.mark.usefixtures("unread")
+def test_what_the_request_cannot_have_is_told_before_weights_are_read(
+    tmp_path: Path, program: Program, tiny: Path
+) -> None:
+    picky = str(write_tiny(tmp_path / "picky.gguf", template=PICKY))
+    broken = str(write_tiny(tmp_path / "broken.gguf", template="{% if %}"))
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "nothing there is"}')
+    for command in (("generate", "hello"), ("chat",)):
+        assert "no system" in refused(program, *command, "-m", picky, "--system", "be brief")
+        assert "cannot be read" in refused(program, *command, "-m", broken)
+        ask = (*command, "-m", str(tiny), "--json-schema", str(schema))
+        assert "cannot be used" in refused(program, *ask)
+    long = ("generate", "hello " * 99, "-m", str(tiny), "--ctx", "64")
+    assert "the context holds 64" in refused(program, *long)
+    assert "the context holds 64" in refused(program, *long, "--raw")
+
+
+@pytest.mark.usefixtures("unread")
+def test_what_the_draft_cannot_be_is_told_before_the_target_is_read(
+    tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(tiny.read_bytes()[:-100])
+    state = write_tiny(tmp_path / "state.gguf", recurrent=True)
+    window = write_tiny(tmp_path / "window.gguf", sliding_window=16)
+    with pytest.raises(ModelFileError, match="is cut"):
+        load_engine(config(tiny, cut))
+    with pytest.raises(CacheNotTruncatable, match="draft model keeps recurrent state"):
+        load_engine(config(tiny, state))
+    with pytest.raises(CacheNotTruncatable, match="target model keeps recurrent state"):
+        load_engine(config(state))
+    with pytest.raises(UnknownModel):
+        load_engine(config(tiny, tmp_path / "none.gguf"))
+    with pytest.raises(ConfigError, match="needs a draft model"):
+        load_engine(config(tiny, drafter="model"))
+    q8 = replace(config(tiny).target, backend="native", cache_type="q8_0")
+    with pytest.raises(ConfigError, match="cache_type of the native backend"):
+        load_engine(replace(config(tiny), draft=q8))
+    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    for draft in (
+        replace(config(window).target, backend="llama"),
+        replace(config(window).target, backend="auto"),
+    ):
+        with pytest.raises(MissingExtra, match="'llama'"):
+            load_engine(replace(config(tiny), draft=draft))
+
+
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize("sides", [("native", "native"), ("llama", "native"), ("llama", "llama")])
+def test_a_pair_of_other_tokens_is_refused_before_weights_are_read(
+    tmp_path: Path, tiny: Path, sides: tuple[str, str]
+) -> None:
+    other = tmp_path / "other.gguf"
+    swap = {
+        b"\1" + bytes(7) + one: b"\1" + bytes(7) + two for one, two in ((b"Q", b"q"), (b"q", b"Q"))
+    }
+    other.write_bytes(re.sub(b"|".join(swap), lambda found: swap[found[0]], tiny.read_bytes()))
+    one, two = (replace(config(tiny).target, backend=backend) for backend in sides)
+    two = replace(two, reference=str(other))
+    with pytest.raises(VocabularyMismatch, match="'Q' in the target and 'q' in the draft"):
+        load_engine(EngineConfig(target=one, draft=two))
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_pair_that_does_not_fit_together_is_refused_before_the_target_is_read(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def needed(files: Any) -> int:
+        with pytest.raises(NotEnoughMemory) as caught:
+            load_engine(files)
+        return int(str(caught.value).split("about ")[1].split(" MB")[0])
+
+    monkeypatch.setattr(machine, "available_memory_bytes", lambda: 0)
+    alone, both = needed(config(tiny)), needed(config(tiny, tiny))
+    assert both > 1.5 * alone > 0
+
+
+def test_what_headers_say_is_read_once_for_the_pair(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[build.CheckedPair] = []
+    with load_engine(config(tiny, tiny, controller="fixed"), check=seen.append) as engine:
+        (checked,) = seen
+        assert checked.draft is not None
+        assert engine.tokenizer is checked.target.tokenizer
+        assert checked.target.context_size == engine.engine.target.context_size == 64
+
+
+def test_a_server_of_a_file_without_a_template_says_so(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_tiny(tmp_path / "plain.gguf", template=None)
+    monkeypatch.setattr(running, "run", lambda *arguments, **options: None)
+    code, _, err = program("serve", "-m", str(path), "--port", "0", "--drafter", "none")
+    assert code == 0, err
+    assert "note: the model has no chat template" in err

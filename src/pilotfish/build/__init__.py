@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from pilotfish.build.loading import (
+from pilotfish.build.files import (
     BackendChoice,
-    ModelPair,
+    Check,
+    CheckedModel,
+    CheckedPair,
+    check_files,
+    check_model,
     choose_backend,
+)
+from pilotfish.build.loading import (
+    ModelPair,
     load_model,
     load_pair,
     pair_notices,
@@ -31,7 +38,12 @@ __all__ = [
     "DEFAULTS",
     "MOST_DRAFTS",
     "BackendChoice",
+    "Check",
+    "CheckedModel",
+    "CheckedPair",
     "ModelPair",
+    "check_files",
+    "check_model",
     "choose_backend",
     "decides_by_cost",
     "load",
@@ -97,13 +109,17 @@ def load(
     )
 
 
-def load_engine(config: EngineConfig, *, progress: Progress | None = None) -> TextEngine:
+def load_engine(
+    config: EngineConfig, *, progress: Progress | None = None, check: Check | None = None
+) -> TextEngine:
     """Load what the configuration names and return an engine for text.
+
+    Before weights are read, `check` may look at what the headers say, and raise.
 
     What passes cost is measured the first time; `progress` is told. A draft model that could not
     pay even if it were nearly always right is not kept.
     """
-    pair = load_pair(config)
+    pair = load_pair(config, check=check)
     try:
         if pair.draft is not None and decides_by_cost(config.speculation):
             costs = pair.measured_costs(progress).costs

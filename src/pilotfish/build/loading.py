@@ -3,43 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pilotfish import calibration, gguf, models
+from pilotfish import calibration, gguf
 from pilotfish.accounting.costs import ModelSize, multiplied_parameters
 from pilotfish.backends.footprint import read_footprint
 from pilotfish.backends.vocabulary import check_vocabularies
-from pilotfish.calibration import Calibration, Progress
-from pilotfish.config import EngineConfig, ModelConfig, SpeculationConfig, cache_folder
-from pilotfish.errors import (
-    CacheNotTruncatable,
-    ConfigError,
-    MissingExtra,
-    ModelError,
-    StrictUnavailable,
+from pilotfish.build.files import (
+    Check,
+    CheckedModel,
+    check_files,
+    check_model,
+    native_sizes,
+    not_truncatable,
 )
-from pilotfish.gguf import GgufHeader
+from pilotfish.calibration import Calibration, Progress
+from pilotfish.config import EngineConfig, ModelConfig, cache_folder
+from pilotfish.errors import StrictUnavailable
 
 if TYPE_CHECKING:
     from pilotfish.backends.llama import LlamaModel
     from pilotfish.backends.native import NativeModel
 
     LoadedModel: TypeAlias = LlamaModel | NativeModel
-
-
-@dataclass(frozen=True, slots=True)
-class BackendChoice:
-    """Which backend runs a file.
-
-    reason   why `auto` did not take the native one; empty where it did, or where one was named
-    header   the file's, where it had to be read
-    """
-
-    backend: str
-    reason: str = ""
-    header: GgufHeader | None = None
 
 
 @dataclass(slots=True)
@@ -140,30 +127,30 @@ class _Told:
             self._progress(label, share)
 
 
-def asks_draft_model(speculation: SpeculationConfig) -> bool:
-    """Return whether a draft model takes part in drafting, if there is one."""
-    return speculation.drafter in ("auto", "model") and speculation.num_speculative_tokens != 0
+def load_pair(config: EngineConfig, *, check: Check | None = None) -> ModelPair:
+    """Load the models a configuration needs; raises as `load` does.
 
-
-def load_pair(config: EngineConfig) -> ModelPair:
-    """Load the models a configuration needs; raises as `load` does."""
-    speculation = config.speculation
-    if speculation.drafter == "model" and config.draft is None:
-        raise ConfigError("--drafter model needs a draft model", hint="name one with --draft")
-    pair = ModelPair(config, load_model(config.target, config, strict=speculation.strict))
+    Whatever headers can tell is told before weights are read; `check` may look at them, too, and
+    what it raises ends the loading.
+    """
+    files, speculation = check_files(config), config.speculation
+    if check is not None:
+        check(files)
+    target = load_model(config.target, config, strict=speculation.strict, files=files.target)
+    pair = ModelPair(config, target)
     try:
         pair.notices += [*pair.target.notices, *context_notices(pair.target)]
         if speculation.drafter != "none":
             require_truncation(pair.target, role="target")
-        if config.draft is not None and not asks_draft_model(speculation):
-            why = "drafting is turned off" if speculation.drafter in ("auto", "model") else ""
-            why = why or f"drafter {speculation.drafter} asks none"
-            pair.notices.append(f"the draft model {config.draft.reference} is not loaded: {why}")
-        elif config.draft is not None:
-            pair.draft = load_model(config.draft, config, as_draft=True)
+        if files.draft is not None:
+            pair.draft = load_model(files.draft.config, config, as_draft=True, files=files.draft)
             require_truncation(pair.draft, role="draft")
             pair.notices += [*pair.draft.notices, *context_notices(pair.draft)]
             pair.notices += pair_notices(pair.target, pair.draft)
+        elif config.draft is not None:
+            why = "drafting is turned off" if speculation.drafter in ("auto", "model") else ""
+            why = why or f"drafter {speculation.drafter} asks none"
+            pair.notices.append(f"the draft model {config.draft.reference} is not loaded: {why}")
     except BaseException:
         pair.close()
         raise
@@ -195,90 +182,51 @@ def model_size(model: LoadedModel, cache_type: str) -> ModelSize:
     )
 
 
-def choose_backend(config: ModelConfig, path: Path) -> BackendChoice:
-    """Return the backend that runs the file `path` under the configuration.
-
-    `auto` is native where that can run the file here, else llama. Raises ModelError when the
-    native one was asked for and cannot, ModelFileError for a damaged file, and MissingExtra when
-    the backend that is left is not installed.
-    """
-    if config.backend == "llama":
-        return BackendChoice("llama")
-    from pilotfish.backends import native
-
-    reason = native.missing_reason()
-    header = None
-    if reason is None:
-        header = gguf.check_file(path)
-        reason = native.unsupported_reason(header)
-    if reason is None and config.backend == "auto" and config.cache_type not in native.CACHE_TYPES:
-        reason = f"cache type {config.cache_type} is kept there only"
-    if reason is None:
-        return BackendChoice("native", header=header)
-    if config.backend == "native":
-        raise ModelError(
-            f"{path.name} does not run on the native backend: {reason}",
-            hint="use --backend llama, or auto",
-        )
-    if find_spec("llama_cpp") is None:
-        raise MissingExtra("llama", needed_for=f"{path.name} ({reason})")
-    return BackendChoice("llama", reason)
-
-
 def load_model(
-    config: ModelConfig, engine: EngineConfig, *, strict: bool = False, as_draft: bool = False
+    config: ModelConfig,
+    engine: EngineConfig,
+    *,
+    strict: bool = False,
+    as_draft: bool = False,
+    files: CheckedModel | None = None,
 ) -> LoadedModel:
     """Return the loaded model of one side of the pair; raises as `load` does.
 
-    `as_draft` makes it as small as the configuration says, where its backend can.
+    `as_draft` makes it as small as the configuration says, where its backend can. `files` is what
+    `check_model` said of it, where the caller has it already.
     """
-    path = models.resolve(config.reference)
-    choice = choose_backend(config, path)
-    sizes: dict[str, Any] = {
-        "context_size": config.context_size,
-        "max_sessions": engine.num_places,
-        "threads": config.threads,
-        "cache_type": config.cache_type,
-    }
-    if choice.backend == "native":
-        from pilotfish.backends import native
-
-        assert choice.header is not None, "it was read to choose"
-        context_size = config.context_size or native.default_context(choice.header)
-        # pages of caches grow with their use, and kept ones are limited together
-        sizes["most_cached_tokens"] = engine.max_sessions * context_size + engine.kept_tokens
-        if as_draft:
-            sizes["head_size"] = engine.speculation.draft_head_size
-            sizes["requantize"] = engine.speculation.draft_requantize
-        return load_native(path, choice.header, sizes, strict=strict)
+    files = check_model(config) if files is None else files
+    if files.is_native:
+        return load_native(files, native_sizes(files, engine, as_draft=as_draft), strict=strict)
     from pilotfish.backends.llama import LlamaModel
 
     model = LlamaModel(
-        path,
+        files.path,
+        context_size=config.context_size,
+        max_sessions=engine.num_places,
+        threads=config.threads,
+        cache_type=config.cache_type,
         batch_size=config.batch_size,
         # llama.cpp keeps a quantised cache with this attention only
         flash_attention=config.cache_type.startswith("q"),
         strict=strict,
-        **sizes,
     )
-    if choice.reason:
-        model.notices.append(f"{config.reference} runs on llama.cpp: {choice.reason}")
+    if files.choice.reason:
+        model.notices.append(f"{config.reference} runs on llama.cpp: {files.choice.reason}")
     return model
 
 
-def load_native(
-    path: Path, header: GgufHeader | None, sizes: dict[str, Any], *, strict: bool
-) -> NativeModel:
+def load_native(files: CheckedModel, sizes: dict[str, Any], *, strict: bool) -> NativeModel:
     """Return a model on the native backend; StrictUnavailable if its self-check failed."""
     from pilotfish.backends.native import NativeModel
 
-    model = NativeModel(path, header=header, **sizes)
+    model = NativeModel(files.path, header=files.header, tokenizer=files.tokenizer, **sizes)
     # this backend always keeps to bit-identical rows: strict mode has nothing to add
     if strict and model.exactness["level"] != "bit-identical":
         reason = model.exactness["reason"]
         model.close()
         raise StrictUnavailable(
-            f"strict mode is not available for {path.name} here: {reason}",
+            f"strict mode is not available for {files.path.name} here: {reason}",
             hint="leave out --strict, or use --backend llama",
         )
     return model
@@ -312,7 +260,4 @@ def pair_notices(target: LoadedModel, draft: LoadedModel) -> list[str]:
 def require_truncation(model: LoadedModel, *, role: str) -> None:
     """Raise CacheNotTruncatable, before the first token, if rejected tokens would stay."""
     if not model.can_truncate:
-        raise CacheNotTruncatable(
-            f"the {role} model keeps recurrent state and cannot discard rejected tokens",
-            hint="run it with --drafter none" if role == "target" else "choose another draft model",
-        )
+        raise not_truncatable(role)

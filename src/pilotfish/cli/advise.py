@@ -13,7 +13,14 @@ from rich.table import Table
 
 from pilotfish.bench.findings import speedup_text
 from pilotfish.bench.recording import Recorded, load_recordings, save_recordings
-from pilotfish.bench.runner import PLAIN, BenchSettings, Mode, mode_engines, run_benchmark
+from pilotfish.bench.runner import (
+    PLAIN,
+    WARM_UP_PROMPT,
+    BenchSettings,
+    Mode,
+    mode_engines,
+    run_benchmark,
+)
 from pilotfish.bench.summary import summarize
 from pilotfish.bench.workload import OWN, Prompt, in_turns, load_workload
 from pilotfish.cli.arguments import as_number, naming_options, option, with_options
@@ -42,7 +49,7 @@ from pilotfish.types import require, require_number
 if TYPE_CHECKING:
     from pilotfish.bench.advice import Advice
     from pilotfish.bench.prediction import Prediction
-    from pilotfish.build import ModelPair
+    from pilotfish.build import CheckedPair, ModelPair
     from pilotfish.generation import TextEngine
 
 _WIDTH = 79
@@ -143,8 +150,13 @@ def advise(
     asked = [] if options.replay is not None else chosen_prompts(prompts, asking)
     kept = None if options.replay is None else load_recordings(Path(options.replay))
     config = _config(engine)
+
+    def check(files: CheckedPair) -> None:
+        if kept is None:
+            files.check_prompt(WARM_UP_PROMPT, request)
+
     with waiting(f"loading {config.target.reference}"):
-        pair = build.load_pair(config)
+        pair = build.load_pair(config, check=check)
     try:
         with load_progress(config.target.reference) as measured:
             engines = mode_engines(pair, [Mode("auto")], config.speculation, progress=measured)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,6 +14,7 @@ from rich.table import Table
 from pilotfish.bench.findings import headline
 from pilotfish.bench.runner import (
     PLAIN,
+    WARM_UP_PROMPT,
     BenchSettings,
     Mode,
     mode_engines,
@@ -35,6 +36,9 @@ from pilotfish.cli.replays import (
 )
 from pilotfish.config import EngineConfig, Request
 from pilotfish.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pilotfish.build import CheckedPair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +157,12 @@ def bench(
     workload = asking.limited(load_workload(source.workload))
     modes, config = modes_and_config(engine, source.modes)
     report.check()
+
+    def check(files: CheckedPair) -> None:
+        files.check_prompt(WARM_UP_PROMPT, settings.request)
+
     with waiting(f"loading {config.target.reference}"):
-        pair = build.load_pair(config)
+        pair = build.load_pair(config, check=check)
     try:
         with load_progress(config.target.reference) as measured:
             engines = mode_engines(pair, modes, config.speculation, progress=measured)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pilotfish.cli.arguments import with_options
 from pilotfish.cli.console import legend, print_json, talk
@@ -11,7 +12,11 @@ from pilotfish.cli.conversation import Conversation
 from pilotfish.cli.generate import loaded, possible_origins
 from pilotfish.cli.options import EngineOptions, OutputOptions, ReplyOptions
 from pilotfish.cli.typed import typed
+from pilotfish.config import Request
 from pilotfish.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pilotfish.build import CheckedPair
 
 
 @with_options
@@ -27,7 +32,13 @@ def chat(*, engine: EngineOptions, reply: ReplyOptions, output: OutputOptions) -
     # a turn begins with all turns before it
     config = replace(config, kept_sequences=max(1, config.kept_sequences))
     options = reply.request_options()
-    with loaded(config) as text_engine:
+    first = Request.from_options(options)
+
+    def check(files: CheckedPair) -> None:
+        # what any first turn would be refused with: no template, or none that takes a system
+        files.check_prompt("Hello", first)
+
+    with loaded(config, check) as text_engine:
         conversation = Conversation(text_engine, options, output)
         if sys.stdin is not None and sys.stdin.isatty():
             talk().print("/help lists the commands, Ctrl-D ends.", style="dim")

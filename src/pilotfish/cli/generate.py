@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,8 +27,11 @@ from pilotfish.cli.console import (
 )
 from pilotfish.cli.options import EngineOptions, OutputOptions, ReplyOptions
 from pilotfish.cli.prompt_parts import Pipe, read_prediction, read_prompt
-from pilotfish.config import EngineConfig, RequestOptions
+from pilotfish.config import EngineConfig, Request, RequestOptions
 from pilotfish.generation import Facts, Reply, ReplyStream, TextEngine
+
+if TYPE_CHECKING:
+    from pilotfish.build import Check, CheckedPair
 
 
 @with_options
@@ -71,7 +74,12 @@ def generate(
     text = read_prompt(prompt, file or (), raw=reply.raw, pipe=pipe)
     if (predicted := read_prediction(prediction or (), pipe)) is not None:
         options["prediction"] = predicted
-    with loaded(config) as text_engine, notices_held():
+    request = Request.from_options(options)
+
+    def check(files: CheckedPair) -> None:
+        files.check_prompt(text, request)
+
+    with loaded(config, check) as text_engine, notices_held():
         if output.json:
             print_json(text_engine.generate(text, **options).to_dict())
             return
@@ -91,12 +99,13 @@ def generate(
 
 
 @contextmanager
-def loaded(config: EngineConfig) -> Iterator[TextEngine]:
-    """Load the engine, say so on a terminal, and free it at the end."""
+def loaded(config: EngineConfig, check: Check) -> Iterator[TextEngine]:
+    """Load the engine, say so on a terminal, and free it at the end; `check` comes before weights
+    are read."""
     from pilotfish import build  # not at the top: help needs no backend
 
     with load_progress(config.target.reference) as progress:
-        engine = build.load_engine(config, progress=progress)
+        engine = build.load_engine(config, progress=progress, check=check)
     with engine:
         print_notices(engine.facts.notices)
         yield engine

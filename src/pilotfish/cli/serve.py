@@ -29,6 +29,10 @@ MOST_RUNNING = 8
 KEPT_SEQUENCES = 8
 _DEFAULTS = {"max_sessions": MOST_RUNNING, "kept_sequences": KEPT_SEQUENCES}
 
+_NO_CHATS = (
+    "the model has no chat template: /v1/chat/completions refuses chats, /v1/completions takes text"
+)
+
 _SERVER, _QUEUE = "Server", "Requests"
 
 
@@ -271,8 +275,14 @@ def serve(*, engine: EngineOptions, server: ServeOptions) -> None:
         _warn(options)
         from pilotfish import build
 
+        def check(files: build.CheckedPair) -> None:
+            if files.target.is_known_vocabulary:
+                check_template_options(options.template_options, files.target.tokenizer)
+            if files.lacks_chat_template:
+                print_notices([_NO_CHATS])
+
         with load_progress(config.target.reference) as progress:
-            text_engine = build.load_engine(config, progress=progress)
+            text_engine = build.load_engine(config, progress=progress, check=check)
         with text_engine, _log_on_stderr():
             print_notices(text_engine.facts.notices)
             check_template_options(options.template_options, text_engine.tokenizer)

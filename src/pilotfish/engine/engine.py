@@ -42,6 +42,20 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 T = TypeVar("T")
 
 
+def require_room(prompt: Sequence[int], context_size: int) -> int:
+    """Return the most tokens a reply to the prompt may have; raises PromptError for none, and
+    ContextLengthExceeded."""
+    if not prompt:
+        raise PromptError("the prompt is empty", hint="give at least one token")
+    room = context_size + 1 - len(prompt)
+    if room < 1:
+        raise ContextLengthExceeded(
+            f"the prompt has {len(prompt)} tokens and the context holds {context_size}",
+            hint="shorten the prompt or raise --ctx",
+        )
+    return room
+
+
 class SessionOptions(TypedDict, total=False):
     """The options of `Engine.open` and `Engine.start`."""
 
@@ -221,21 +235,10 @@ class Engine:
     def check(self, prompt: Sequence[int], settings: SamplingSettings) -> int:
         """Return the most tokens a reply may have; raises PromptError or ContextLengthExceeded as
         `open` does. Any thread may call it at any time."""
-        room = self.target.context_size + 1 - len(prompt)
-        self._check_prompt(prompt, room)
+        room = require_room(prompt, self.target.context_size)
+        self._check_ids("prompt", prompt)
         self._check_ids("logit_bias", [*settings.logit_bias, *settings.banned_tokens])
         return room
-
-    def _check_prompt(self, prompt: Sequence[int], room: int) -> None:
-        if not prompt:
-            raise PromptError("the prompt is empty", hint="give at least one token")
-        if room < 1:
-            raise ContextLengthExceeded(
-                f"the prompt has {len(prompt)} tokens and the context holds "
-                f"{self.target.context_size}",
-                hint="shorten the prompt or raise --ctx",
-            )
-        self._check_ids("prompt", prompt)
 
     def _check_ids(self, name: str, token_ids: Sequence[int]) -> None:
         size = self.target.vocab_size

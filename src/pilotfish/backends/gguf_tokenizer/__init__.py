@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pilotfish.backends.gguf_tokenizer.tokenizer import (
     GgufTokenizer,
+    GgufTokens,
     check_tokenizer_kind,
     tokenizer_kind,
 )
 
-__all__ = ["GgufTokenizer", "check_tokenizer_kind", "tokenizer_kind"]
+__all__ = ["GgufTokenizer", "GgufTokens", "check_tokenizer_kind", "tokenizer_kind"]

@@ -47,29 +47,17 @@ def _known_cuts(header: GgufHeader) -> PreTokenizer:
     )
 
 
-class GgufTokenizer:
-    """The tokenizer of one file: the same ids that llama.cpp gives, with nothing loaded but these.
+class GgufTokens:
+    """The tokens of one file, without a way from text to them, which takes longer to make.
 
-    Raises ModelError for a kind of tokenizer it does not know, ModelFileError for a damaged
-    vocabulary. Any number of threads may use it.
+    Raises ModelFileError for a damaged vocabulary. Any number of threads may use it.
     """
 
     def __init__(self, header: GgufHeader) -> None:
-        cuts = _known_cuts(header)
         vocabulary = read_vocabulary(header)
         self._header, self._vocabulary = header, vocabulary
         self._roles = vocabulary.roles
         self._size = vocabulary.num_real()
-        self._add_bos = _flag(header, "add_bos_token", default=cuts.add_bos)
-        self._encode: Callable[[str], list[int]]
-        self._bytes_of: Callable[[str], bytes]
-        if header.text(KEY + "model") == _SCORES:
-            self._encode, self._bytes_of = score_encoder(header, vocabulary), score_bytes
-            self._blank_first = _flag(header, "add_space_prefix", default=True)
-        else:
-            self._encode = byte_pair_encoder(header, vocabulary, cuts)
-            self._bytes_of = byte_pair_bytes
-            self._blank_first = False
 
     @property
     def vocab_size(self) -> int:
@@ -90,11 +78,6 @@ class GgufTokenizer:
     def eos_id(self) -> int | None:
         """Return the id that ends a text, or None when the file has none."""
         return self._named("eos")
-
-    @property
-    def add_bos(self) -> bool:
-        """Return whether the file asks for the beginning-of-text id before a prompt."""
-        return self._add_bos
 
     @property
     def bos_text(self) -> str:
@@ -130,6 +113,59 @@ class GgufTokenizer:
         special = self._roles.control | self._roles.unknown
         texts = {self.token_text(token_id) for token_id in special if token_id < self._size}
         return tuple(sorted(texts, key=lambda text: (-len(text), text)))
+
+    def token_text(self, token_id: int) -> str:
+        """Return the token as the file writes it: for messages, not for output."""
+        return utf8(self._checked_text(token_id)).decode("utf-8", "replace")
+
+    def is_control(self, token_id: int) -> bool:
+        """Return whether the token steers the model and stands for no text."""
+        self._checked_text(token_id)
+        return token_id in self._roles.control
+
+    def all_token_texts(self) -> list[str]:
+        """Return every real token as the file writes it, by id: two models compare with `==`."""
+        # broken UTF-8 keeps its bytes in view, so that different tokens stay different
+        return [
+            utf8(text).decode("utf-8", "backslashreplace")
+            for text in self._vocabulary.texts[: self._size]
+        ]
+
+    def _named(self, name: str) -> int | None:
+        token_id = named_id(self._header, name, len(self._vocabulary.texts))
+        return token_id if token_id is not None and token_id < self._size else None
+
+    def _checked_text(self, token_id: int) -> str:
+        if not 0 <= token_id < self._size:
+            raise BackendError(f"token id {token_id} is outside the vocabulary of {self._size}")
+        return self._vocabulary.texts[token_id]
+
+
+class GgufTokenizer(GgufTokens):
+    """The tokenizer of one file: the same ids that llama.cpp gives, with nothing loaded but these.
+
+    Raises ModelError for a kind of tokenizer it does not know, ModelFileError for a damaged
+    vocabulary. Any number of threads may use it.
+    """
+
+    def __init__(self, header: GgufHeader) -> None:
+        cuts = _known_cuts(header)
+        super().__init__(header)
+        self._add_bos = _flag(header, "add_bos_token", default=cuts.add_bos)
+        self._encode: Callable[[str], list[int]]
+        self._bytes_of: Callable[[str], bytes]
+        if header.text(KEY + "model") == _SCORES:
+            self._encode, self._bytes_of = score_encoder(header, self._vocabulary), score_bytes
+            self._blank_first = _flag(header, "add_space_prefix", default=True)
+        else:
+            self._encode = byte_pair_encoder(header, self._vocabulary, cuts)
+            self._bytes_of = byte_pair_bytes
+            self._blank_first = False
+
+    @property
+    def add_bos(self) -> bool:
+        """Return whether the file asks for the beginning-of-text id before a prompt."""
+        return self._add_bos
 
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
         """Return the ids of `text`, nothing added before or after.
@@ -172,27 +208,6 @@ class GgufTokenizer:
             return bytes.fromhex(text[3:5])
         return self._bytes_of(text)
 
-    def token_text(self, token_id: int) -> str:
-        """Return the token as the file writes it: for messages, not for output."""
-        return utf8(self._checked_text(token_id)).decode("utf-8", "replace")
-
-    def is_control(self, token_id: int) -> bool:
-        """Return whether the token steers the model and stands for no text."""
-        self._checked_text(token_id)
-        return token_id in self._roles.control
-
-    def all_token_texts(self) -> list[str]:
-        """Return every real token as the file writes it, by id: two models compare with `==`."""
-        # broken UTF-8 keeps its bytes in view, so that different tokens stay different
-        return [
-            utf8(text).decode("utf-8", "backslashreplace")
-            for text in self._vocabulary.texts[: self._size]
-        ]
-
-    def _named(self, name: str) -> int | None:
-        token_id = named_id(self._header, name, len(self._vocabulary.texts))
-        return token_id if token_id is not None and token_id < self._size else None
-
     @cached_property
     def _found_whole(self) -> dict[bool, list[tuple[str, int]]]:
         """Return (text, id) of the tokens that are cut out of a text, by `parse_special`."""
@@ -216,11 +231,6 @@ class GgufTokenizer:
                     )
                 ]
         return (part for part in parts if part != "")
-
-    def _checked_text(self, token_id: int) -> str:
-        if not 0 <= token_id < self._size:
-            raise BackendError(f"token id {token_id} is outside the vocabulary of {self._size}")
-        return self._vocabulary.texts[token_id]
 
 
 def _cut(text: str, special: str, token_id: int) -> Iterator[str | int]:

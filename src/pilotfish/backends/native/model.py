@@ -65,6 +65,7 @@ class NativeModel:
         head_size: int = 0,
         requantize: bool = False,
         header: GgufHeader | None = None,
+        tokenizer: GgufTokenizer | None = None,
     ) -> None:
         """Load the file.
 
@@ -80,6 +81,7 @@ class NativeModel:
                          have an entry for each id of `head.ids`
         requantize       for drafts: keep matrices of more than 4 bits in 4 bits
         header           what `gguf.check_file` said, where the caller has it already
+        tokenizer        the file's, likewise
 
         Raises ModelFileError, ModelError, NotEnoughMemory, ConfigError or MissingExtra.
         """
@@ -96,7 +98,7 @@ class NativeModel:
             head_size=head_size,
             requantize=requantize,
         )
-        self._tokenizer = GgufTokenizer(header)
+        self._tokenizer = GgufTokenizer(header) if tokenizer is None else tokenizer
         self._vocab_size = self._tokenizer.vocab_size
         kept_ids = head_ids(self._tokenizer, head_size)
         self._core = open_core(
