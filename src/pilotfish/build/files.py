@@ -20,7 +20,7 @@ from pilotfish.config import (
     Request,
     SpeculationConfig,
 )
-from pilotfish.engine.engine import require_room
+from pilotfish.engine.session import require_room
 from pilotfish.errors import (
     CacheNotTruncatable,
     ConfigError,

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from pilotfish.engine.prompt_pass import read_pass
 from pilotfish.engine.round import Clock, run_round
-from pilotfish.engine.session import Session, never_stops
+from pilotfish.engine.session import Session, never_stops, require_room
 from pilotfish.errors import (
     BackendError,
-    ContextLengthExceeded,
     NoFreeSlot,
     PilotfishError,
     PromptError,
@@ -40,20 +39,6 @@ MOST_IDLE_SECONDS = 60.0
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 T = TypeVar("T")
-
-
-def require_room(prompt: Sequence[int], context_size: int) -> int:
-    """Return the most tokens a reply to the prompt may have; raises PromptError for none, and
-    ContextLengthExceeded."""
-    if not prompt:
-        raise PromptError("the prompt is empty", hint="give at least one token")
-    room = context_size + 1 - len(prompt)
-    if room < 1:
-        raise ContextLengthExceeded(
-            f"the prompt has {len(prompt)} tokens and the context holds {context_size}",
-            hint="shorten the prompt or raise --ctx",
-        )
-    return room
 
 
 class SessionOptions(TypedDict, total=False):

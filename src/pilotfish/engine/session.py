@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pilotfish.errors import ContextLengthExceeded, PromptError
 from pilotfish.protocols import Cache, Constraint
 from pilotfish.sampling import Sampler, Stream, TokenHistory, draw, token_logprobs, uniform
 from pilotfish.types import (
@@ -28,6 +29,20 @@ from pilotfish.verify import clip_to_stop, verify_match, verify_token
 def never_stops(token_id: int) -> bool:
     """Return False: the stop detector of a request without stop strings."""
     return False
+
+
+def require_room(prompt: Sequence[int], context_size: int) -> int:
+    """Return the most tokens a reply to the prompt may have; raises PromptError for none, and
+    ContextLengthExceeded."""
+    if not prompt:
+        raise PromptError("the prompt is empty", hint="give at least one token")
+    room = context_size + 1 - len(prompt)
+    if room < 1:
+        raise ContextLengthExceeded(
+            f"the prompt has {len(prompt)} tokens and the context holds {context_size}",
+            hint="shorten the prompt or raise --ctx",
+        )
+    return room
 
 
 class Session:
