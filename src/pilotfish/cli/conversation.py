@@ -47,7 +47,7 @@ A blank before the slash makes a message of what looks like a command."""
 
 def help_text() -> str:
     """Return the commands, a line each."""
-    lines = [f"{f'{name} {takes}':<13} {about}" for name, takes, about in _COMMANDS]
+    lines = [f"{f'{name} {takes}':<14} {about}" for name, takes, about in _COMMANDS]
     return "\n".join([*lines, _KEYS])
 
 

@@ -248,7 +248,7 @@ def chat_template(tokenizer: Tokenizer) -> str:
         return _CHATML
     raise PromptError(
         "the model has no chat template",
-        hint="use --raw to send the prompt as it is, or use an instruction-tuned model",
+        hint="generate --raw sends a prompt as it is; a chat needs an instruction-tuned model",
     )
 
 

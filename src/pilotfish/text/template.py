@@ -90,7 +90,7 @@ def rendered(source: str, variables: dict[str, Any]) -> str:
     except Exception as error:
         raise PromptError(
             f"the model's chat template cannot be read: {_one_line(error)}",
-            hint="use --raw to send the prompt without a template",
+            hint="generate --raw sends a prompt without a template",
         ) from error
     try:
         return template.render(variables)

@@ -157,6 +157,11 @@ def test_the_default_draft_comes_with_the_default_target_when_asked_for(
     assert draft("--drafter", "model") == "qwen2.5-coder-0.5b"
     assert draft("--drafter", "auto") == "qwen2.5-coder-0.5b"
     assert draft("-m", "QWEN2.5-coder-1.5b", "--drafter", "auto") == "qwen2.5-coder-0.5b"
+    for reference in (
+        "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
+        "hf.co/qwen/qwen2.5-coder-1.5b-instruct-gguf:Q4_K_M",
+    ):
+        assert draft("-m", reference, "--drafter", "auto") == "qwen2.5-coder-0.5b"
     assert draft("-d", "smollm2-135m") == "smollm2-135m"
     for options in (
         (),
