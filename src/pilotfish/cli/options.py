@@ -190,7 +190,8 @@ class EngineOptions:
         usable = (
             speculation.drafter in ("auto", "model") and speculation.num_speculative_tokens != 0
         )
-        if not usable or self.config or not _is_default(target.reference):
+        default = models.NamedReference(models.NAMED_MODELS[models.DEFAULT_TARGET])
+        if not usable or self.config or models.parse_reference(target.reference) != default:
             return None
         if self.drafter is None and not _is_here(models.DEFAULT_DRAFT):
             return None
@@ -369,13 +370,6 @@ def parse_logit_bias(entries: Sequence[str]) -> Mapping[int, float]:
             )
         bias[token_id] = number
     return bias
-
-
-def _is_default(reference: str) -> bool:
-    """Return whether a reference means the default target, which has a draft model to go with."""
-    meaning = models.parse_reference(reference)
-    named = models.NAMED_MODELS[models.DEFAULT_TARGET]
-    return meaning == models.NamedReference(named)
 
 
 def _is_here(reference: str) -> bool:
