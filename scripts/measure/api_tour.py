@@ -521,7 +521,7 @@ def unknown_field(tour: Tour) -> None:
 
 @checks("errors: what is not supported says so")
 def unsupported(tour: Tour) -> None:
-    for name, value in (("echo", True), ("best_of", 5)):
+    for name, value in (("num_beams", 4), ("best_of", 5)):
         assert tour.error(COMPLETION, {"prompt": "a", name: value})["param"] == name
     body = {"messages": QUESTION, "tool_choice": "required"}
     assert tour.error(CHAT, body)["param"] == "tool_choice"
