@@ -337,6 +337,12 @@ class SessionView:
         """Return whether the request may have drafts of `drafter`."""
         return not self.wish.is_off and self.wish.drafter in ("auto", drafter)
 
+    def legal(self, proposal: Proposal) -> Proposal:
+        """Return a proposal as far as the request's constraint allows."""
+        if self.constraint is None:
+            return proposal
+        return proposal.legal_beginning(self.constraint, self.tokens[self.num_prompt_tokens :])
+
     @property
     def num_output_tokens(self) -> int:
         """Return how many tokens the reply has so far."""

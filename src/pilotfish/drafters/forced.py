@@ -34,7 +34,7 @@ class ForcedDrafter:
         free = [index for index, proposal in enumerate(proposals) if not proposal.token_ids]
         answers = self._inner.propose([views[i] for i in free], [budgets[i] for i in free])
         for index, answer in zip(free, answers, strict=True):
-            proposals[index] = legal(views[index], answer)
+            proposals[index] = views[index].legal(answer)
         return proposals
 
     def forget(self, request_id: int) -> None:
@@ -53,10 +53,3 @@ def forced(view: SessionView, budget: int) -> Proposal:
         return Proposal.empty()
     token_ids = view.constraint.forced(view.tokens[view.num_prompt_tokens :])[:budget]
     return Proposal(token_ids, "forced", probabilities=(_CHANCE,) * len(token_ids))
-
-
-def legal(view: SessionView, proposal: Proposal) -> Proposal:
-    """Return a proposal as far as the view's constraint allows."""
-    if view.constraint is None:
-        return proposal
-    return proposal.legal_beginning(view.constraint, view.tokens[view.num_prompt_tokens :])

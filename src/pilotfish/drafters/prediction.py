@@ -79,9 +79,7 @@ class PredictionDrafter:
         if not token_ids:
             return Proposal.empty()
         proposal = Proposal(tuple(token_ids), "prediction", probabilities=tuple(chances))
-        if view.constraint is None:
-            return proposal
-        return proposal.legal_beginning(view.constraint, view.tokens[view.num_prompt_tokens :])
+        return view.legal(proposal)
 
     def _request(self, view: SessionView) -> _Request:
         request = self._requests.get(view.request_id)
